@@ -107,12 +107,12 @@ def main(arguments: Sequence[str]) -> int:
         arguments,
         n=((20, 150, 500, 2000), "observations"),
         d=((10, 100, 784, 2189, 10_000, 100_000), "inputs"),
-        q=((1, 100), "points asked for"),
-        threads=((1, 0), "threads; 0 stands for torch's default"),
-        seconds=(0.5, "measured time a call, about"),
-        block=(BLOCK, "seconds that a call is repeated for, at least, before another one's turn comes"),
-        memory=(6.0, "gigabytes that a competitor may need"),
-        patience=(20.0, "seconds a call that end its use in larger cells"),
+        q=((1, 100), "query points"),
+        threads=((1, 0), "threads; 0 is torch's default"),
+        seconds=(0.5, "approximate measured seconds per call"),
+        block=(BLOCK, "smallest number of seconds of a block"),
+        memory=(6.0, "largest memory of a competitor in GB"),
+        patience=(20.0, "seconds per call above which a competitor is skipped in larger cells"),
         only=("all", f"one part of the benchmark: {', '.join(PARTS)}"),
     )
     if options.only not in PARTS:

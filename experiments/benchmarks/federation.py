@@ -160,10 +160,10 @@ def main(arguments: Sequence[str]) -> int:
         dimensions=((100, 10_000, 1_000_000), "d"),
         features=((1000, 10_000), "M of FZooS"),
         steps=(5, "local steps of a client"),
-        entries=(1_000_000, "of the ledger, at which bookkeeping is timed"),
-        reports_mb=(1000, "the most megabytes of reports that a round may bring"),
-        features_mb=(100, "the most megabytes of FZooS's frequencies"),
-        ray=(False, "Flower's simulation beside it"),
+        entries=(1_000_000, "entries of the ledger when bookkeeping is timed"),
+        reports_mb=(1000, "largest total size of a round's reports in MB"),
+        features_mb=(100, "largest size of FZooS's frequencies in MB"),
+        ray=(False, "also time Flower's simulation"),
     )
     if options.ray and (missing := [name for name in ("flwr", "ray") if find_spec(name) is None]):
         print(
@@ -308,7 +308,7 @@ def summary(
 ) -> list[str]:
     """Formats the table and the targets as Markdown."""
     lines = [
-        f"A round, {options.steps} local steps, float64, one thread.",
+        f"One round with {options.steps} local steps in float64 on one thread.",
         "",
         "| algorithm | d | clients | in the round | server, ms | per client, µs | server, MB | up, bytes | down, "
         "bytes | client, s |",
@@ -341,7 +341,7 @@ def targets(rows: Sequence[Row], share: float, entries: int) -> list[Target]:
         few = sorted(n for n, sampled in of if sampled == SAMPLED and n > SAMPLED)
         if len(whole) > 1 and whole[-1] >= 1000:
             a, b = (of[n, n].milliseconds / n for n in whole[-2:])
-            said = f"{case.label}, d = {case.d:,}: server's time a client, {whole[-1]:,} over {whole[-2]:,} clients"
+            said = f"{case.label}, d = {case.d:,}: server's time per client, {whole[-1]:,} over {whole[-2]:,} clients"
             made.append(Target(said, b / a, LINEAR))
         if len(few) > 1:
             a, b = (of[n, SAMPLED].milliseconds for n in (few[0], few[-1]))

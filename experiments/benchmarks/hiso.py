@@ -36,9 +36,9 @@ def main(arguments: Sequence[str]) -> int:
         arguments,
         dimension=(100_000_000, "d of the timed update"),
         perturbations=(1, "P"),
-        repetitions=(3, "of each update"),
+        repetitions=(3, "repetitions of each update"),
         replay_dimension=(1_000_000, "d of the replay"),
-        rounds=(100, "rounds that are replayed"),
+        rounds=(100, "number of replayed rounds"),
     )
     times, memory = measure(options.dimension, options.repetitions, options.perturbations)
     replay = replayed(options.replay_dimension, options.rounds)

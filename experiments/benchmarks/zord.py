@@ -40,9 +40,9 @@ def main(arguments: Sequence[str]) -> int:
         __doc__,
         arguments,
         dimension=(2189, "inputs"),
-        history=(5000, "queries before the first timed one"),
-        steps=(10, "virtual steps of an iteration"),
-        iterations=(200, "timed ones"),
+        history=(5000, "queries before the timed iterations"),
+        steps=(10, "virtual steps per iteration"),
+        iterations=(200, "timed iterations"),
     )
     optimizer = _run_to(options.dimension, options.history, options.steps, options.iterations)
     times = measure(optimizer, options.iterations)
@@ -74,8 +74,8 @@ def summary(times: list[dict[str, float]], d: int, n: int, steps: int) -> list[s
         ("selecting and updating the window", column["selection"][plain]),
         ("α", column["conditioning"][plain]),
         ("virtual steps", stepping[plain]),
-        ("the whole, without a fit", column["whole"][plain]),
-        ("the whole, with a fit", column["whole"][~plain]),
+        ("whole iteration, without a fit", column["whole"][plain]),
+        ("whole iteration, with a fit", column["whole"][~plain]),
     ):
         if len(values):
             lines.append(f"  {label:34} {Timing.of(values)}  ({len(values)} iterations)")
@@ -85,7 +85,7 @@ def summary(times: list[dict[str, float]], d: int, n: int, steps: int) -> list[s
     targets = [
         Target("selection and refit over the virtual steps", ratio, MOST_RATIO),
         Target("the same with fits of hyper-parameters", ratio + fit / step, MOST_RATIO),
-        Target("the whole, milliseconds, median", 1e3 * float(np.median(column["whole"])), MOST_MILLISECONDS),
+        Target("whole iteration, milliseconds, median", 1e3 * float(np.median(column["whole"])), MOST_MILLISECONDS),
     ]
     return [*lines, *output.target_lines(targets)]
 

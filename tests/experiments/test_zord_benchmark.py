@@ -12,7 +12,7 @@ def test_parts_add_up_and_are_written(tmp_path, capsys):
     rows = json.loads((tmp_path / "benchmark-zord.json").read_text())["seconds"]
     assert len(rows) == 12 and sum(row["fit"] > 0 for row in rows) in (1, 2)
     assert all(row["selection"] > 0 and sum(row[part] for part in zord.PARTS) < row["whole"] for row in rows)
-    assert "the whole" in capsys.readouterr().out
+    assert "whole iteration" in capsys.readouterr().out
 
 
 def test_the_summary_compares_selection_and_refit_with_the_steps():

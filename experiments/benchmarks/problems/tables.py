@@ -124,7 +124,7 @@ def times(records: Sequence[Record]) -> Table:
         found[method] = [f"{np.mean(values):.2g}" if values else "" for values in own]
     rows = tuple((label(method), *cells) for method, cells in found.items())
     caption = "Processor milliseconds of a method per query, without the objective, mean over runs, on one thread."
-    return Table(("ms a query", *(f"d = {d}" for d in dims)), rows, caption)
+    return Table(("ms per query", *(f"d = {d}" for d in dims)), rows, caption)
 
 
 def what_was_run(records: Sequence[Record]) -> Table:

@@ -70,15 +70,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 def table(settings: Settings, rows: Rows) -> Table:
     """Lists the sizes, and the reward of random controllers."""
-    columns = (
-        "environment",
-        "gymnasium",
-        "observation",
-        "action",
-        "parameters",
-        "expected",
-        "reward of random controllers",
-    )
+    columns = ("environment", "gymnasium", "observation", "action", "parameters", "expected", "random reward")
     cells = []
     for name in settings.environments:
         own = where(rows, environment=name)
