@@ -1,11 +1,12 @@
 """Gaussian surrogates of a function and of its gradient, fitted to function values only."""
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from surrogates.conditioning import Conditioning
 from surrogates.fourier.features import FingerprintError, FourierFeatures
 from surrogates.fourier.surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
-from surrogates.gradient_information import GradientInformation
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.hessian_posterior import HessianPosterior
 from surrogates.kernels.blocks import kernel_blocks, prior_gradient_covariance, prior_gradient_variance
@@ -35,6 +36,9 @@ from surrogates.sensitivity.plots import (
 from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
+
+if _TYPE_CHECKING:
+    from surrogates.gradient_information import GradientInformation
 
 __all__ = [
     "ActiveSubspace",
@@ -86,3 +90,12 @@ __all__ = [
 ]
 
 __version__ = _version("gradient-surrogates")
+
+
+def __getattr__(name: str) -> _Any:
+    """Imports ``GradientInformation`` at its first use: registering it with BoTorch takes most of a second."""
+    if name != "GradientInformation":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from surrogates.input_constructors import GradientInformation
+
+    return GradientInformation

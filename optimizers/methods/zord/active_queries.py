@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from optimizers.directions.directions import Directions
-from surrogates import DerivedGP, GradientInformation
+from surrogates import DerivedGP
+from surrogates.gradient_information import GradientInformation
 from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.window_surrogate import WindowSurrogate
 
