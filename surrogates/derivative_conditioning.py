@@ -14,9 +14,9 @@ from gpytorch.means import ConstantMean, Mean, ZeroMean
 from torch import Tensor
 
 from surrogates.conditioning import Conditioning
-from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks
+from surrogates.kernels.blocks import KernelSnapshot, is_uniform, kernel_blocks
 from surrogates.kernels.hessians import AutomaticHessian, Hessian, check_has_hessian, mean_hessian
-from surrogates.kernels.jets import cross_jets, upper_triangle
+from surrogates.kernels.jets import cross_jets, prior_jets, upper_triangle
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,14 @@ class Observations:
             jets = torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
         found = self.among_columns(jets.unsqueeze(-2).unsqueeze(-4)).flatten(-3)
         return found if further else found.detach()
+
+    def check_second_derivatives(self, kernel: KernelSnapshot) -> None:
+        """Raises a ValueError if second derivatives were observed and the kernel does not have four derivatives."""
+        if self.order == 2 and not is_uniform(kernel):
+            X = self.X.detach()
+            eye = torch.eye(X.shape[-1], dtype=torch.float64, device=X.device)
+            for j in range(X.shape[-2]):
+                prior_jets(kernel, X[..., j : j + 1, :], eye, X)
 
     def _per_user_unit(self, blocks: Tensor) -> Tensor:
         """Covariances with all entries, ``... x q x n x r x e``, per unit of z, as those per unit of x."""

@@ -12,11 +12,10 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
-from botorch.sampling.pathwise.update_strategies import GaussianUpdate
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, _GaussianLikelihoodBase
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.likelihoods.likelihood import Likelihood
 from gpytorch.means import Mean
 from gpytorch.models import ExactGP
@@ -485,15 +484,3 @@ class CholeskyGP(SingleTaskGP):
 def derivatives_are_asked_for() -> bool:
     """Whether derivatives in data and hyper-parameters are: BoTorch's ``propagate_grads``, GPyTorch's caches kept."""
     return botorch_settings.propagate_grads.on() or gpytorch.settings.detach_test_caches.off()
-
-
-@GaussianUpdate.register(CholeskyGP, _GaussianLikelihoodBase)
-def _update_paths(model: CholeskyGP, likelihood: _GaussianLikelihoodBase, **options: Any) -> Any:
-    """BoTorch's pathwise update of prior samples, to which outcomes that were not observed contribute nothing."""
-    if model._missing is not None:
-        (X,) = model.train_inputs
-        noise = torch.diag_embed(model._noise(X, model.train_targets.shape))
-        prior = torch.diagonal(kernel_values(model.covar_module, X, X), dim1=-2, dim2=-1)
-        loud = silenced(torch.diag_embed(prior), model._missing) - torch.diag_embed(prior)
-        options["noise_covariance"] = to_linear_operator((noise + loud).to(X))
-    return GaussianUpdate.dispatch(ExactGP, _GaussianLikelihoodBase)(model, likelihood, **options)

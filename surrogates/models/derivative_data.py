@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surrogates.checks import check_floating, check_observed, check_same_kind
 from surrogates.kernels.jets import upper_triangle
+from surrogates.models.unobserved import observed_rows
 
 _SYMMETRY = 1e-6
 
@@ -89,3 +90,42 @@ def joined_entries(values: Tensor, G: Tensor | None, H: Tensor | None) -> Tensor
         i, j = upper_triangle(H.shape[-1], H.device)
         parts.append(torch.where(H.isnan(), H.mT, H)[..., i, j])
     return torch.cat(parts, dim=-1).flatten(-2)
+
+
+def check_all_derivatives(
+    prefix: str,
+    X: Tensor,
+    Y: Tensor,
+    Yvar: Tensor | None,
+    G: Tensor | None,
+    Gvar: Tensor | None,
+    H: Tensor | None,
+    Hvar: Tensor | None,
+) -> None:
+    """Checks the first derivatives G and the second derivatives H by ``check_derivatives``.
+
+    Raises:
+        TypeError: As ``check_derivatives``.
+        ValueError: As ``check_derivatives``, or if some noise variances are given and others are not.
+    """
+    for order, name, given, noise in ((1, "G", G, Gvar), (2, "H", H, Hvar)):
+        if given is None:
+            if noise is not None:
+                raise ValueError(f"{prefix}{name}var is given without {prefix}{name}.")
+            continue
+        if (noise is None) != (Yvar is None):
+            raise ValueError(f"{prefix}Yvar and {prefix}{name}var are given together, or neither is.")
+        check_derivatives(f"{prefix}{name}", given, noise, Y, X, order)
+
+
+def rows_with_data(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
+    """Copies of X, Y, Yvar, G, Gvar, H and Hvar without the rows in which nothing was observed."""
+    _, G, _, H, _ = others
+    parts = [Y, *(t.flatten(X.dim() - 1) for t in (G, H) if t is not None)]
+    found = observed_rows(X, torch.cat(parts, dim=-1), Y, *others)
+    return [found[0], *found[2:]]
+
+
+def observed_somewhere(targets: Tensor) -> Tensor:
+    """The numbers of the targets, ``batch x N``, that some element of the batch has an observation of."""
+    return (~targets.isnan()).reshape(-1, targets.shape[-1]).any(0).nonzero().squeeze(-1)

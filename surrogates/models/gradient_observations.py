@@ -29,15 +29,20 @@ from torch import Tensor
 from surrogates.checks import check_data, check_every_outcome, check_same_kind
 from surrogates.derivative_conditioning import DerivativeConditioning, Observations, jet_width, unit_jets
 from surrogates.inference import outside_inference_mode
-from surrogates.kernels.blocks import KernelSnapshot, check_kernel, is_uniform, kernel_values, snapshot
-from surrogates.kernels.jets import prior_jets
+from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
 from surrogates.kernels.makers import NOISE_AS_GIVEN, gaussian_likelihood
 from surrogates.linalg.cholesky import extended_factor, jittered_factor
 from surrogates.models.caches import CachedConditioning, ModelSnapshot, prior_mean
-from surrogates.models.derivative_data import DerivativeNoise, check_derivatives, joined_entries
+from surrogates.models.derivative_data import (
+    DerivativeNoise,
+    check_all_derivatives,
+    joined_entries,
+    observed_somewhere,
+    rows_with_data,
+)
 from surrogates.models.gradient_model import GradientModel
 from surrogates.models.transforms import check_input_slope, input_chain, is_affine_input
-from surrogates.models.unobserved import observed_rows, silenced
+from surrogates.models.unobserved import silenced
 from surrogates.normal import UnitFreeNormal
 
 
@@ -104,7 +109,7 @@ class GradientObservationGP(GradientModel):
     ) -> None:
         check_data(train_X, train_Y, train_Yvar, num_outputs=None, unobserved=True)
         check_every_outcome(train_Y)
-        self._check_derivatives("train_", train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
+        check_all_derivatives("train_", train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
         check_input_slope(input_transform)
         d, m = train_X.shape[-1], train_Y.shape[-1]
         if covar_module is not None:
@@ -114,7 +119,9 @@ class GradientObservationGP(GradientModel):
             likelihood = gaussian_likelihood(1e-4, train_X.dtype, batch)
         kernel = covar_module or ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=d, batch_shape=batch), batch_shape=batch)
         self._order = 1 if train_H is None else 2
-        X, Y, Yvar, *derivatives = self._rows(train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
+        X, Y, Yvar, *derivatives = rows_with_data(
+            train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar
+        )
         super().__init__(X, Y, Yvar, likelihood, kernel, mean_module, outcome_transform, input_transform)
         if covar_module is None:
             self._subset_batch_dict = {
@@ -212,8 +219,8 @@ class GradientObservationGP(GradientModel):
                 torch.full_like(t, torch.nan) if t is not None and v is None and bool(t.isnan().all()) else v
                 for t, v in ((G, Gvar), (H, Hvar))
             )
-        self._check_derivatives("", X, Y, Yvar, G, Gvar, H, Hvar)
-        X, Y, Yvar, *derivatives = self._rows(X, Y, Yvar, G, Gvar, H, Hvar)
+        check_all_derivatives("", X, Y, Yvar, G, Gvar, H, Hvar)
+        X, Y, Yvar, *derivatives = rows_with_data(X, Y, Yvar, G, Gvar, H, Hvar)
         self.eval()
         with torch.no_grad():
             z = self._transformed_data(X)
@@ -287,7 +294,7 @@ class GradientObservationGP(GradientModel):
         given, entries = self.train_targets if targets is None else targets, self._entries
         every = X.shape[-2] * self._width
         if targets is not None and targets.shape[-1] == every:
-            entries = _observed_somewhere(targets)
+            entries = observed_somewhere(targets)
             targets = targets[..., entries]
         elif X.shape[-2] != self.train_inputs[0].shape[-2] or given.shape[-1] != len(entries):
             raise ValueError(
@@ -343,7 +350,7 @@ class GradientObservationGP(GradientModel):
             z = X  # which fantasies may have derivatives in
         z = z.detach().clone() if detach else z
         observations, kernel = self._observations(original, z, slope, bend), snapshot(self.covar_module, detach)
-        self._check_second_derivatives(kernel, z)
+        observations.check_second_derivatives(kernel)
         noise = torch.diag_embed(self._noise(X, self.train_targets.shape))
         leading = self._leading_factor if detach and self._missing is None else None
         if leading is None:
@@ -374,20 +381,13 @@ class GradientObservationGP(GradientModel):
         own = torch.diagonal(scaled, dim1=-2, dim2=-1)
         return units.unsqueeze(-1) * jittered_factor(silenced(scaled, self._missing), own)
 
-    def _check_second_derivatives(self, kernel: KernelSnapshot, z: Tensor) -> None:
-        """Raises a ValueError if second derivatives were observed that an automatic derivative is wrong about."""
-        if self._order == 2 and not is_uniform(kernel):
-            eye = torch.eye(z.shape[-1], dtype=torch.float64, device=z.device)
-            for j in range(z.shape[-2]):
-                prior_jets(kernel, z[..., j : j + 1, :].detach(), eye, z.detach())
-
     @outside_inference_mode
     def _prepare_prediction(self) -> None:
         """GPyTorch's caches are not used."""
 
     def _observe(self, targets: Tensor, noise: Tensor | None) -> None:
         """Takes all n·e entries for the targets, ``batch (x m) x n·e``, NaN where there is no observation."""
-        self._entries = _observed_somewhere(targets)
+        self._entries = observed_somewhere(targets)
         missing = targets[..., self._entries].isnan()
         self._missing = missing if bool(missing.any()) else None
         ExactGP.set_train_data(self, targets=targets[..., self._entries].masked_fill(missing, 0.0), strict=False)
@@ -425,36 +425,3 @@ class GradientObservationGP(GradientModel):
             t if t is None else t / unit.square()[(..., *(None,) * order)] for t, order in ((Gvar, 1), (Hvar, 2))
         )
         return joined_entries(values, G, H), joined_entries(noise, Gvar, Hvar)
-
-    @staticmethod
-    def _rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
-        """Copies of the data without the rows in which nothing was observed."""
-        _, G, _, H, _ = others
-        parts = [Y, *(t.flatten(X.dim() - 1) for t in (G, H) if t is not None)]
-        found = observed_rows(X, torch.cat(parts, dim=-1), Y, *others)
-        return [found[0], *found[2:]]
-
-    @staticmethod
-    def _check_derivatives(
-        prefix: str,
-        X: Tensor,
-        Y: Tensor,
-        Yvar: Tensor | None,
-        G: Tensor | None,
-        Gvar: Tensor | None,
-        H: Tensor | None,
-        Hvar: Tensor | None,
-    ) -> None:
-        for order, name, given, noise in ((1, "G", G, Gvar), (2, "H", H, Hvar)):
-            if given is None:
-                if noise is not None:
-                    raise ValueError(f"{prefix}{name}var is given without {prefix}{name}.")
-                continue
-            if (noise is None) != (Yvar is None):
-                raise ValueError(f"{prefix}Yvar and {prefix}{name}var are given together, or neither is.")
-            check_derivatives(f"{prefix}{name}", given, noise, Y, X, order)
-
-
-def _observed_somewhere(targets: Tensor) -> Tensor:
-    """The numbers of the targets, ``batch x N``, that some element of the batch has an observation of."""
-    return (~targets.isnan()).reshape(-1, targets.shape[-1]).any(0).nonzero().squeeze(-1)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from botorch import fit_gpytorch_mll
 from botorch.models.transforms.input import AffineInputTransform, Log10, Normalize
+from botorch.sampling.get_sampler import get_sampler
 from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import LinearMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -290,3 +291,47 @@ def test_float32():
     for found, expected in zip(numbers(single, at.float()), numbers(double, at), strict=True):
         assert found.dtype == torch.float32
         assert_close(found, expected.detach(), 1e-3)
+
+
+# Samples and joints of Hessians, given values only.
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_hessian_samples_have_the_joint_moments(m):
+    X, jets, at = data()
+    Y = torch.cat([jets[:, :1], jets[:, :1].flip(0)], -1)[:, :m]
+    posterior = DerivedGP(X, Y, input_transform=Normalize(D)).hessian_posterior(at)
+    count = 20000
+    samples = posterior.rsample(torch.Size([count]), generator=generator(0)).detach()
+    assert_close(samples, samples.mT, 1e-12)
+    deviation = posterior.variance.sqrt()
+    assert ((samples.mean(0) - posterior.mean).abs() < 5 * deviation / count**0.5).all()
+    upper = samples[..., I, J]
+    upper = (upper - upper.mean(0)).movedim(-2, 1) if m == 2 else upper - upper.mean(0)
+    flat = upper.flatten(-2)
+    found, joint = torch.einsum("s...i,s...j->...ij", flat, flat) / count, posterior.joint_covariance()
+    size = joint.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert ((found - joint).abs() < 6 * size.unsqueeze(-1) * size.unsqueeze(-2) / count**0.5).all()
+
+
+def test_the_joint_of_matern_hessians_is_the_limit_of_differences_of_gradients():
+    X, jets, at = data()
+    gp = DerivedGP(X, jets[:, :1], covar_module=matern_kernel(1.0))
+    joint = gp.hessian_posterior(at[:2]).along(torch.tensor([[1.0], [0.5]], dtype=torch.float64)).joint_covariance()
+    u, h = torch.tensor([1.0, 0.5], dtype=torch.float64), 1e-4
+    line = torch.cat([at[:1] - h * u, at[:1] + h * u, at[1:2] - h * u, at[1:2] + h * u])
+    along = torch.kron(torch.eye(4, dtype=torch.float64), u)
+    gradients = along @ gp.gradient_posterior(line).joint_covariance() @ along.T
+    differences = torch.tensor([[-1.0, 1, 0, 0], [0, 0, -1, 1]], dtype=torch.float64) / (2 * h)
+    assert_close(joint[1::2, 1::2][0, 1], (differences @ gradients @ differences.T)[0, 1].detach(), 1e-5)
+
+
+def test_botorchs_sampler_draws_hessians():
+    X, jets, at = data()
+    posterior = DerivedGP(X, jets[:, :1]).hessian_posterior(at)
+    sampler = get_sampler(posterior, torch.Size([8]), seed=0)
+    assert sampler(posterior).shape == (8, 3, D, D)
+    with pytest.raises(ValueError, match=r"base_samples must be of shape \(8, 3, 3\), got \(8, 3, 2\)"):
+        posterior.rsample_from_base_samples(torch.Size([8]), torch.zeros(8, 3, 2))
+    with pytest.raises(ValueError, match="no covariance of second derivatives"):
+        DerivedGP(X, jets[:, :1], covar_module=matern_kernel(1.0, nu=1.5)).hessian_posterior(at).rsample()
