@@ -49,14 +49,13 @@ class DerivedGP(GradientModel):
     an input with a range under 1e-8 as it is, and a given ``Standardize`` such an outcome (``min_range``, ``min_std``,
     ``min_stdv``); BoTorch's analytic acquisition functions raise variances to 1e-12 of the squared outcome unit.
 
-    All posteriors are exact given the hyper-parameters, and know nothing of how these came about. Where they were
-    fitted to the same data, bands of partial derivatives are too narrow: most of all those of a weak input, whose long
-    lengthscale decides how small its partial derivative is, at the maximum of a likelihood without priors. Priors on
-    the hyper-parameters (``SingleTaskGP``'s default kernel and likelihood have them) and averaging over samples from
-    their posterior (``surrogates.sample_hyperparameters``) give back much of it. ``python -m experiments run
-    calibration`` compares the coverage of the four.
+    All posteriors are exact given the hyper-parameters, and ignore their uncertainty. If these were fitted to the same
+    data, bands of partial derivatives are too narrow, most of all for a weak input, whose long lengthscale decides how
+    small its partial derivative is. Priors on the hyper-parameters (``SingleTaskGP``'s default kernel and likelihood
+    have them) and averaging over samples from their posterior (``surrogates.sample_hyperparameters``) recover much of
+    the coverage. ``python -m experiments run calibration`` compares the coverage of the four.
 
-    ``Normalize`` and ``InputStandardize`` keep the coefficients that they learn here: refits do not move them.
+    ``Normalize`` and ``InputStandardize`` keep the coefficients that they learn here; refits do not change them.
 
     Example:
         >>> X = torch.rand(20, 3, dtype=torch.float64)
@@ -68,8 +67,10 @@ class DerivedGP(GradientModel):
 
     Args:
         train_X: The inputs, ``batch x n x d``.
-        train_Y: The outcomes, ``batch x n x m``, which are modelled independently of each other.
-        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise.
+        train_Y: The outcomes, ``batch x n x m``, which are modelled independently of each other. NaN means that an
+            outcome was not observed: each outcome is conditioned on its observed rows alone.
+        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise. A variance
+            may be NaN where its outcome is.
         likelihood: A Gaussian likelihood.
         covar_module: Any kernel of two points, in ``ScaleKernel``s, sums and products, on any ``active_dims``. Least
             work are RBF, Matérn 3/2 and 5/2 (1/2: mean only) and RQ; further closed forms and ``register_kernel``
@@ -87,9 +88,9 @@ class DerivedGP(GradientModel):
             ``Round(approximate=True)``, chains of them) and is refused through others.
 
     Raises:
-        TypeError: If data are not floating point tensors, or the kernel is that of several outputs.
-        ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
-            a variance is negative, or a hyper-parameter is not positive.
+        TypeError: If data are not floating point tensors, or the kernel has several outputs.
+        ValueError: If shapes do not fit, an outcome has no observed value, an entry is infinite, or NaN where it may
+            not be, dtypes or devices are mixed, a variance is negative, or a hyper-parameter is not positive.
     """
 
     def __init__(

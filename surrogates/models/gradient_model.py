@@ -35,13 +35,13 @@ class GradientModel(CholeskyGP):
     def gradient_posterior(self, X: Tensor) -> GradientPosterior:
         """The Gaussian posterior of ∇f at X, in the user's units of outcome per unit of input.
 
-        With m > 1 outcomes its shapes are those of a gradient for each of them, ``batch x q x m x d``.
+        With m > 1 outcomes its shapes are ``batch x q x m x d``.
 
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: If X has another d, dtype or device than the data, or holds NaN or inf, there is no gradient
                 through the input transform, or the outcome transform is not linear, so that the gradient is not
                 Gaussian (see ``transformed_gradient_posterior``).
@@ -55,13 +55,13 @@ class GradientModel(CholeskyGP):
     def hessian_posterior(self, X: Tensor) -> HessianPosterior:
         """The Gaussian posterior of ∇²f at X, in the user's units of outcome per squared unit of input.
 
-        With m > 1 outcomes its shapes are those of a Hessian for each of them, ``batch x q x m x d x d``.
+        With m > 1 outcomes its shapes are ``batch x q x m x d x d``.
 
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: As in ``gradient_posterior``, and for Matérn 1/2.
         """
         current = self._current()
@@ -78,7 +78,7 @@ class GradientModel(CholeskyGP):
             X: The points, ``batch x q x d``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: As in ``gradient_posterior``, but for the outcome transform, and for Matérn 1/2.
         """
         conditioning = self.conditioning
@@ -96,7 +96,7 @@ class GradientModel(CholeskyGP):
             X: The points, ``batch x q x d``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: As in ``gradient_posterior``, and for Matérn 1/2 and a nonlinear outcome transform.
         """
         conditioning = self.conditioning
