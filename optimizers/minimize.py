@@ -113,7 +113,7 @@ def minimize(
             ``TimeoutError``, which ``on_failure`` treats like other exceptions. In the main thread of a process a
             signal interrupts it; a process that does not react within 5 s is killed. In other threads it cannot be
             ended: it is abandoned with a warning and may go on using the processor. Objectives evaluated in place are
-                interrupted in a main thread only.
+            interrupted in a main thread only.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception in the first query is always
             raised (under ``"retry"`` after its retries). After an exception you can continue from a checkpoint, or with
             the optimizer that you passed to ``run``.

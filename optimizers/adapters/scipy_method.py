@@ -35,8 +35,9 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
 
     - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
     - ``maxiter`` ends the run after this many batches, unless the budget ends it first. The status is then 1 as for a
-    spent budget, the message scipy's, and ``stop_reason`` is "iterations". - ``disp`` shows progress, and prints the
-    message, the least value, and the numbers of iterations and queries at the end, as scipy's methods do.
+      spent budget, the message scipy's, and ``stop_reason`` is "iterations".
+    - ``disp`` shows progress, and prints the message, the least value, and the numbers of iterations and queries at the
+      end, as scipy's methods do.
 
     The callback is called after each batch with the best point, by scipy's rule: as
     ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, otherwise as ``callback(xk)``.

@@ -27,8 +27,8 @@ class Groups:
     Args:
         given: None: each coordinate is a group; an integer: that many groups of neighbours, as equal as possible; a
             ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order; an
-                object with ``tensor_sizes``, such as ``ModuleObjective``; a sequence of groups, each a range, slice or
-                indices; an integer tensor of shape ``d``: the group of each coordinate; or ``Groups``.
+            object with ``tensor_sizes``, such as ``ModuleObjective``; a sequence of groups, each a range, slice or
+            indices; an integer tensor of shape ``d``: the group of each coordinate; or ``Groups``.
         dimension: d.
 
     Raises:

@@ -30,7 +30,7 @@ class ES(EstimatedDescent):
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         query_iterate: whether f(x), which the estimate does not need, is queried in every iteration and not only in the
             first. None: only if queried points may be infeasible (a prox, or ``confine_queries=False``), because
-                otherwise x0 might remain the only feasible point.
+            otherwise x0 might remain the only feasible point.
         smoothing_radius: λ, in search units; larger than for differences, since ranks do not need a small one.
         **options: see ``EstimatedDescent``, also for failed queries.
     """

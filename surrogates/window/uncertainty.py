@@ -27,11 +27,12 @@ class UncertaintyRule:
     """Whether virtual steps continue from the point z that they have reached (ZoRD, Sec. 3.2).
 
     - ``"spectral_norm"``: if ‖∂σ²(z)‖ ≤ c, the paper's rule with c = 0.35. Under an isotropic kernel, with fewer
-    queries than dimensions, the norm is the prior's everywhere, and the steps end at once or at the cap. -
-    ``"mean_variance"``: if trace ∂σ²(z)/d ≤ c. - ``"relative"``: if trace ∂σ²(z) over the prior's trace is at most c;
-    with n queries it is at least 1 − n/d. - ``"descent"``: if 1 − P(−∇μ(z) is a descent direction) ≤ c.
+      queries than dimensions, the norm is the prior's everywhere, and the steps end at once or at the cap.
+    - ``"mean_variance"``: if trace ∂σ²(z)/d ≤ c.
+    - ``"relative"``: if trace ∂σ²(z) over the prior's trace is at most c; with n queries it is at least 1 − n/d.
+    - ``"descent"``: if 1 − P(−∇μ(z) is a descent direction) ≤ c.
     - ``"kept_information"``: if G(z) ≥ c G(x₀), where G is the prior's trace minus the posterior's, x₀ the start of the
-    steps, both given the window at x₀ (``KeptWindow.information``); always if G(x₀) = 0.
+      steps, both given the window at x₀ (``KeptWindow.information``); always if G(x₀) = 0.
 
     Args:
         uncertainty: the measure's name.

@@ -95,14 +95,16 @@ class CobBO(Optimizer):
     Where the paper's main text is silent (we do not follow its appendix), we read it as follows:
 
     - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal improvement,
-    or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate ten turns in a
-    budget T. - Trust region: the query, but not the virtual points, is confined to a cube around V, cut to the box,
-    whose side follows TuRBO's rule with one query per batch. - Escape: after ``escape_after`` failures in a row, or
-    when the region ends, V moves to a point drawn from the better half of the observations outside the region, M
-    becomes its value, and region and block are new. - Clustered points: the first stage leaves out points within 1e-3
-    (root mean square over coordinates, in box widths) of a better one. - Second stage: the hyperparameters are fitted
-    when a subspace starts, and the process is conditioned on the queries made in it. Interpolated values count like
-    observed ones.
+      or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate ten turns in a
+      budget T.
+    - Trust region: the query, but not the virtual points, is confined to a cube around V, cut to the box, whose side
+      follows TuRBO's rule with one query per batch.
+    - Escape: after ``escape_after`` failures in a row, or when the region ends, V moves to a point drawn from the
+      better half of the observations outside the region, M becomes its value, and region and block are new.
+    - Clustered points: the first stage leaves out points within 1e-3 (root mean square over coordinates, in box widths)
+      of a better one.
+    - Second stage: the hyperparameters are fitted when a subspace starts, and the process is conditioned on the queries
+      made in it. Interpolated values count like observed ones.
 
     Failed queries are in neither stage and count as queries without improvement. With a prox that has a value the
     objective is f + ψ.

@@ -97,7 +97,7 @@ class HiSo(Optimizer):
         local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement``, and probes, refer.
         in_place: whether x0 itself is moved, without a copy, as torch optimizers move parameters; the base of told
             batches then changes. ``track_best`` is False by default, and bounds are not allowed. An interrupted step
-                cannot be undone: later calls raise until a state is loaded.
+            cannot be undone: later calls raise until a state is loaded.
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:
