@@ -9,6 +9,7 @@ from optimizers.adapters.scipy_method import scipy_method
 from optimizers.comparison.compare import compare
 from optimizers.comparison.comparison import Comparison
 from optimizers.core.batch import Batch
+from optimizers.core.constraints import CheapConstraint, ReturnedConstraints
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions
 from optimizers.core.result import Result
@@ -58,6 +59,7 @@ __all__ = [
     "Box",
     "BoxRidge",
     "CandidateGenerator",
+    "CheapConstraint",
     "CobBO",
     "CommonOptions",
     "Comparison",
@@ -88,6 +90,7 @@ __all__ = [
     "Prox",
     "RayExecutor",
     "Result",
+    "ReturnedConstraints",
     "Ridge",
     "SearchGradient",
     "Simplex",

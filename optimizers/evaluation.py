@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.constraints import ConstrainedObjective, is_success
 from optimizers.core.options import check_boolean, check_choice, check_integer
 from optimizers.core.values import InvalidValueError, parse_numbers
 
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 FailurePolicy = Literal["skip", "retry", "raise"]
 
-Call = Callable[[], list[float]]
-"""A function that evaluates points of a batch and returns their values, NaN or infinite for failed queries."""
+Call = Callable[[], list[Any]]
+"""A function that evaluates points of a batch and returns their values or rows, NaN or infinite for failed queries."""
 
 
 class FailedQueryError(RuntimeError):
@@ -124,7 +125,7 @@ class Evaluator:
     def _hand_out(self, points: Tensor) -> Tensor | np.ndarray:
         return points.cpu().numpy() if self.numpy else points
 
-    def outcome(self, call: Callable[[], list[float]], where: str, *, first: bool = False) -> list[float] | None:
+    def outcome(self, call: Callable[[], list[Any]], where: str, *, first: bool = False) -> list[Any] | None:
         """The values that a call returns, NaN for failed queries; None if it raised and the policy allows that.
 
         Args:
@@ -148,7 +149,7 @@ class Evaluator:
                 raise
             self._log(error, where)
             return None
-        if self.on_failure == "raise" and not all(map(math.isfinite, values)):
+        if self.on_failure == "raise" and not is_success(values):
             raise FailedQueryError(f"{self.name} returned no finite value at {where}")
         return values
 
@@ -171,7 +172,9 @@ class Evaluator:
         self.traced.add(place)
 
 
-def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[float]:
+def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[Any]:
+    if isinstance(fun, ConstrainedObjective):
+        return fun(*point)
     return parse_numbers(fun(*point), count)
 
 

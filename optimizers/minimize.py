@@ -11,6 +11,7 @@ from scipy.optimize import OptimizeResult
 from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
+from optimizers.core.constraints import ConstrainedObjective, ConstraintsLike, parse_constraints
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names, refuse_misspelt
 from optimizers.core.result import Result, to_numpy
@@ -25,7 +26,6 @@ __all__ = ["minimize", "run"]
 
 ELSEWHERE = {
     "args": "functools.partial binds arguments to the function",
-    "constraints": "use bounds and prox, or return NaN where a constraint is violated",
     "disp": "use progress",
     "hess": "methods use function values only, and gradient_descent the gradient jac",
     "in_place": "it is an option of the methods 'hiso' and 'decomfl'",
@@ -47,6 +47,7 @@ def minimize(
     *,
     max_queries: int,
     bounds: BoundsLike | None = None,
+    constraints: ConstraintsLike | None = None,
     prox: ProxLike | None = None,
     seed: int = 0,
     callback: Callback | None = None,
@@ -76,6 +77,9 @@ def minimize(
             methods on COCO's functions (``experiments/published/which-method.md``); it needs a prox with values.
         max_queries: query budget, never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
+        constraints: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries, ``CheapConstraint``,
+            ``ReturnedConstraints``, or a list of these; the default method takes them, see there. A query evaluates f
+            and all constraints that are not known, and counts once.
         prox: proximal operator of ψ.
         seed: seed of the run.
         callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
@@ -135,10 +139,17 @@ def minimize(
     arrays = not isinstance(x0, Tensor) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
+    objective = fun
+    if constraints is not None:
+        if "constraints" not in option_names(cls):
+            raise ValueError(f"{cls.__name__} takes no constraints; method='trust_region' does")
+        groups = tuple(group for group in parse_constraints(constraints) if not group.known)
+        objective = ConstrainedObjective(fun, groups, batched) if groups and callable(fun) else fun
+        options["constraints"] = constraints
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)
     result = run(
         optimizer,
-        Evaluator(fun, arrays, batched, on_failure, retries),
+        Evaluator(objective, arrays, batched, on_failure, retries),
         callback=_with_arrays(callback) if arrays and callable(callback) else callback,
         workers=workers,
         executor=executor,

@@ -82,8 +82,8 @@ class ScipyMethod:
         **options: Any,
     ) -> Result:
         """Runs the method; ``scipy_method`` describes the arguments."""
-        if np.size(constraints):
-            raise ValueError(f"{self.method.__name__} handles bounds but no constraints")
+        if constraints is not None and np.size(constraints):
+            options = {**options, "constraints": constraints}
         if tol is not None:
             raise ValueError("tol is not supported: use the options max_queries, maxiter, target or stagnation")
         chosen = {"max_queries": QUERIES_PER_COORDINATE * (np.size(x0) + 1), **self.defaults, **_options(options)}

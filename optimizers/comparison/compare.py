@@ -18,10 +18,11 @@ from scipy.optimize import Bounds
 from torch import Tensor
 
 from optimizers.comparison.comparison import Comparison
-from optimizers.comparison.outside import NAMES, Queries, outside_name, run_outside
+from optimizers.comparison.constrained import ConstrainedQueries
+from optimizers.comparison.outside import NAMES, TAKE_CONSTRAINTS, Queries, outside_name, run_outside
 from optimizers.comparison.records import Rows, best_so_far
 from optimizers.core.bounds import BoundsLike, parse_bounds
-from optimizers.core.options import nearest_name, positive_integer
+from optimizers.core.options import nearest_name, option_names, positive_integer
 from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
 from optimizers.minimize import minimize
@@ -35,7 +36,7 @@ Method = str | type | tuple[str | type, Mapping[str, Any]]
 NEED_MORE = ("gradient_descent", "accelerated_zo")
 """Methods that need more than values: a gradient, and a strong convexity."""
 
-OUTSIDE_TAKES = ("numpy", "batched", "target")
+OUTSIDE_TAKES = ("numpy", "batched", "target", "constraints")
 """The options of ``minimize`` that methods from outside take too."""
 
 
@@ -154,11 +155,15 @@ class _Runs:
         x0 = parse_point(start)
         free = torch.full_like(x0, math.inf)
         lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
-        numpy, batched, target = (self.options.get(name) for name in OUTSIDE_TAKES)
+        numpy, batched, target, constraints = (self.options.get(name) for name in OUTSIDE_TAKES)
         numpy = not isinstance(start, Tensor) if numpy is None else numpy
         queries = Queries(self.fun, lower, upper, self.max_queries, bool(numpy), bool(batched), target)
+        values = queries.values
+        if constraints is not None:
+            constrained = ConstrainedQueries(queries, constraints, x0, target)
+            queries.target, queries.constrained, values = None, constrained, constrained.totals
         run_outside(name, queries, x0, seed, own)
-        return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()
+        return np.nan_to_num(np.fmin.accumulate(values), nan=math.inf).tolist()
 
     def description(self) -> dict[str, Any]:
         """The values that determine the runs."""
@@ -195,11 +200,17 @@ def _chosen(
     if methods is None:
         methods = [name for name in METHODS if name not in NEED_MORE]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
+    constrained = options.get("constraints") is not None
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
     for method, own in chosen.values():
         if "max_queries" in own:
             raise ValueError("all methods have the same budget: max_queries cannot be an option of one of them")
-        if outside_name(method) is None:
+        name = outside_name(method)
+        if constrained and (name is None or name not in TAKE_CONSTRAINTS) and "constraints" not in _options_of(method):
+            raise ValueError(
+                f"{method!r} takes no constraints: compare 'trust_region' and {', '.join(TAKE_CONSTRAINTS)}"
+            )
+        if name is None:
             if isinstance(method, str) and method not in METHODS:
                 raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
             method_class(method)
@@ -209,6 +220,11 @@ def _chosen(
                 f'{{"zord": ("zord", {{{refused[0]!r}: ...}}), …}}'
             )
     return chosen
+
+
+def _options_of(method: Any) -> set[str]:
+    """The options of one of our methods; none for another."""
+    return option_names(method_class(method)) if outside_name(method) is None else set()
 
 
 def _starts(bounds: BoundsLike | None, seeds: int) -> list[Tensor]:

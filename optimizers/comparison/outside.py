@@ -8,7 +8,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ SCIPY = {
 
 WITHOUT_BOUNDS = ("cg", "bfgs")
 NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
+
+TAKE_CONSTRAINTS = ("cobyla", "cobyqa", "slsqp", "trust-constr", "random", "sobol")
 
 SEARCHES = ("random", "sobol")
 """Blind search: x0, then uniform points or a scrambled Sobol' sequence."""
@@ -67,6 +69,16 @@ class Ended(Exception):
     """Raised to end a method at a query beyond its budget, or after its target or an error of the objective."""
 
 
+class Constrained(Protocol):
+    """What gives methods f and the constraints at a point, which together are one query."""
+
+    def value(self, x: np.ndarray) -> float:
+        """f at the projection of x onto the box."""
+
+    def scipy(self, start: np.ndarray) -> list[Any]:
+        """The constraints as SciPy's methods take them."""
+
+
 @dataclasses.dataclass
 class Queries:
     """An objective for these methods, which counts queries and ends the run when the budget is spent.
@@ -86,6 +98,7 @@ class Queries:
         least: the least of them; inf before the first success.
         worst: the greatest of them; −inf before the first success.
         error: the objective's exception that ended the run.
+        constrained: the values at each point with those of the constraints; None without constraints.
     """
 
     fun: Callable[[Any], Any]
@@ -99,6 +112,7 @@ class Queries:
     least: float = math.inf
     worst: float = -math.inf
     error: BaseException | None = None
+    constrained: Constrained | None = None
 
     def __call__(self, x: np.ndarray) -> float:
         """f at the projection of x, shape ``d``."""
@@ -205,25 +219,29 @@ def _uniform(queries: Queries, rng: np.random.Generator) -> np.ndarray:
 def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator) -> None:
     from scipy.stats import qmc
 
-    queries(start)
+    value = queries if queries.constrained is None else queries.constrained.value
+    value(start)
     lower, upper = _box(queries)
     sequence = qmc.Sobol(len(start), rng=rng) if name == "sobol" else None
     while True:
-        queries(_uniform(queries, rng) if sequence is None else lower + (upper - lower) * sequence.random(1)[0])
+        value(_uniform(queries, rng) if sequence is None else lower + (upper - lower) * sequence.random(1)[0])
 
 
 def _scipy(name: str, queries: Queries, start: np.ndarray, options: Mapping[str, Any]) -> None:
     box = optimize.Bounds(queries.lower.cpu().numpy(), queries.upper.cpu().numpy(), keep_feasible=True)
+    constrained = queries.constrained
+    constraints = {} if constrained is None else {"constraints": constrained.scipy(start)}
     limits = dict.fromkeys(SCIPY[name], max(queries.max_queries, len(start) + 2))  # COBYLA's least
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Unknown solver options", optimize.OptimizeWarning)
         try:
             optimize.minimize(
-                queries,
+                queries if constrained is None else constrained.value,
                 start,
                 method=name,
                 bounds=None if name in WITHOUT_BOUNDS else box,
                 options={**limits, **options},
+                **constraints,
             )
         except optimize.OptimizeWarning as warning:
             raise ValueError(f"{name}: {warning}") from None

@@ -21,11 +21,11 @@ class Answers:
 
     Attributes:
         batch: the batch.
-        told: each point's index and its value, NaN for a failed query.
+        told: each point's index and its value, NaN for a failed query; with constraints the list f, c₁, …
     """
 
     batch: Batch
-    told: dict[int, float] = field(default_factory=dict)
+    told: dict[int, Any] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -54,16 +54,25 @@ class Answers:
         return rows
 
     def with_values(self, rows: Sequence[int], values: Tensor) -> Answers:
-        """A copy that also holds the values of the points ``rows``, shape ``len(rows)``."""
+        """A copy that also holds the values of the points ``rows``, shape ``len(rows)``, or rows (f, c)."""
         return Answers(self.batch, self.told | dict(zip(rows, values.tolist(), strict=True)))
 
     def values(self, like: Tensor) -> Tensor:
-        """The values of all points, shape ``q``, NaN where not told, with the dtype and device of ``like``."""
-        return like.new_tensor([self.told.get(i, math.nan) for i in range(len(self.batch))])
+        """The values of all points, shape ``q``, NaN where not told, with the dtype and device of ``like``.
+
+        With constraints these are rows (f, c), ``q x 1 + m``, NaN for a query that failed before m was known.
+        """
+        found = [self.told.get(i, math.nan) for i in range(len(self.batch))]
+        width = max((len(value) for value in found if isinstance(value, list)), default=0)
+        if width:
+            found = [
+                value if isinstance(value, list) and len(value) == width else [math.nan] * width for value in found
+            ]
+        return like.new_tensor(found)
 
     def state_dict(self) -> dict[str, Any]:
         """The batch, and the values as a list and a tensor."""
-        values = torch.tensor([*self.told.values()], dtype=torch.float64)
+        values = self.values(torch.empty(0, dtype=torch.float64))[list(self.told)]
         return {"batch": self.batch.state_dict(), "which": list(self.told), "values": values}
 
     @classmethod

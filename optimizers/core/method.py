@@ -121,6 +121,10 @@ class MethodTools(ABC):
     def _tell(self, batch: Batch, values: Tensor) -> None:
         """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
 
+    def _multipliers(self) -> np.ndarray | None:
+        """The multiplier of each component of a method's constraints, shape ``m``; None: not known."""
+        return None
+
     def _state(self) -> dict[str, Any]:
         return {} if self.state is None else save_fields(self.state)
 

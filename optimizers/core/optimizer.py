@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,11 +14,13 @@ from torch import Tensor
 from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, parse_bounds
+from optimizers.core.constraints import ConstraintSet
+from optimizers.core.feasibility import Feasibility
 from optimizers.core.method import MethodTools
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
 from optimizers.core.result import Result
-from optimizers.core.state import check_complete, check_match, marked
+from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 from optimizers.core.values import parse_point, parse_values
 
@@ -61,6 +64,8 @@ class Optimizer(MethodTools):
 
     rescale_by_default: ClassVar[bool] = True
     search_width: ClassVar[float] = SEARCH_WIDTH
+    constraint_set: ConstraintSet | None = None
+    feasibility_tol: float = 0.0
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class Optimizer(MethodTools):
         self.x0 = x if track_best else x.new_empty(0)
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations, self._record, self._out = 0, Record(), Pending()
+        self._feasibility = None if self.constraint_set is None else Feasibility(self.constraint_set.sizes_given)
         self._start()
         if (needed := self._next_queries()) > self.max_queries:
             raise ValueError(
@@ -114,10 +120,14 @@ class Optimizer(MethodTools):
 
     @property
     def best_x(self) -> Tensor:
-        """The best queried point, of least f + ψ, shape ``d``; x0 before the first success."""
+        """The best queried point, of least f + ψ, shape ``d``; x0 before the first success.
+
+        With constraints it is the best feasible one, or, as long as there is none, the one of least violation.
+        """
         if not self.track_best:
             return self.x
-        return self.x0 if self._record.best_x is None else self._record.best_x
+        closest = None if self._feasibility is None else self._feasibility.x
+        return next(x for x in (self._record.best_x, closest, self.x0) if x is not None)
 
     @property
     def best_y(self) -> float:
@@ -238,7 +248,8 @@ class Optimizer(MethodTools):
         Args:
             batch: a batch that ``ask`` or ``ask_another`` returned.
             values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
-                which are counted but not used.
+                which are counted but not used. With constraints, k rows (f, c), c the values of those evaluated with f;
+                a row with a NaN is a failed query, whose other numbers the models keep.
             which: the indices of the k points that the values belong to, none of them told before; None: all q. It may
                 be empty if there are retries.
             retries: the number of failed evaluations beyond these k, which count against the budget.
@@ -256,17 +267,16 @@ class Optimizer(MethodTools):
             raise ValueError("which must name a point of the batch, or retries be positive")
         if retries > self.spare:
             raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
-        y = parse_values(values, len(rows)).to(self._x.device)
-        totals = self._composite(batch, y, rows)
-        answers = answers.with_values(rows, y)
-        changed = ["_record", "_out", "iterations", "_stop_reason"]
+        told, y, totals, feasibility = self._judged(batch, values, rows, retries)
+        answers = answers.with_values(rows, told)
+        changed = ["_record", "_out", "iterations", "_stop_reason", "_feasibility"]
         if answers.complete and not self._moves_in_place:
             changed += ["_x", "state"]
         undo = {name: marked(getattr(self, name)) for name in changed}
         try:
             kept = {"keep_values": self.store_values, "keep_points": self.store_points and self.store_values}
             self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, **kept)
-            self._out = self._out.updated(answers)
+            self._out, self._feasibility = self._out.updated(answers), feasibility
             if answers.complete:
                 before = self._x
                 self._tell(batch, answers.values(y))
@@ -279,6 +289,20 @@ class Optimizer(MethodTools):
             if answers.complete and self._moves_in_place:
                 self._broken = error
             raise
+
+    def _judged(
+        self, batch: Batch, values: Any, rows: Sequence[int], retries: int
+    ) -> tuple[Tensor, Tensor, Tensor, Feasibility | None]:
+        """What the method is told, f and f + ψ of each point, NaN for failed ones, and the feasibility of the run."""
+        device = self._x.device
+        if self.constraint_set is None or self._feasibility is None:
+            y = parse_values(values, len(rows)).to(device)
+            return y, y, self._composite(batch, y, rows), None
+        points, places = batch.points(rows) if rows else self.x[None][:0], [(batch.id, i) for i in rows]
+        known, tolerance = self.constraint_set, self.feasibility_tol
+        told, totals, feasibility = self._feasibility.told(known, values, points, places, retries, tolerance)
+        y = torch.where(torch.isnan(totals), totals, told[:, 0])
+        return told.to(device), y.to(device), totals.to(device), feasibility
 
     @property
     def spare(self) -> int:
@@ -305,7 +329,9 @@ class Optimizer(MethodTools):
         """The entries x, fun, nfev, nit and nfail of the run so far, which callbacks receive."""
         # A callback may modify x, hence the copy; without track_best memory may not hold a second iterate.
         x = self.best_x.clone() if self.track_best else self.x
-        return OptimizeResult(x=x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures)
+        known, fun = self._feasibility, self.best_y
+        fun = fun if known is None or fun < math.inf else known.y
+        return OptimizeResult(x=x, fun=fun, nfev=self.queries, nit=self.iterations, nfail=self.failures)
 
     def result(self, reason: StopReason | None = None) -> Result:
         """The run so far; ``reason`` says why the caller ended a run that is not over."""
@@ -317,9 +343,14 @@ class Optimizer(MethodTools):
         ending = describe(reason, record, **limits, follows_estimates=self._must_move)
         best = self.intermediate_result()
         found = {"fun_std": 0.0, "best_x": best.x, "best_fun": best.fun}
-        if (estimate := self._estimate()) is not None:
+        # With constraints x stays a query, whose constraints are known.
+        if self._feasibility is None and (estimate := self._estimate()) is not None:
             found |= {"x": self._to_user(estimate[0]), "fun": estimate[1], "fun_std": estimate[2]}
-        return Result(best | found | ending | {"history": history})
+        found = best | found | ending | {"history": history}
+        if self._feasibility is not None and self.constraint_set is not None:
+            told = self.constraint_set, record, self._multipliers(), self.feasibility_tol
+            found = self._feasibility.described(found, *told)
+        return Result(found)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that determines the rest of the run: tensors and plain values that ``torch.save`` takes.
@@ -332,7 +363,8 @@ class Optimizer(MethodTools):
         points = {"x0": self.x0.clone(), "x": self._x.clone(), "state": self._state()}
         reason = None if self._stop_reason is None else str(self._stop_reason)
         told = {"iterations": self.iterations, "record": self._record.state_dict(), "pending": self._out.state_dict()}
-        return about | points | told | {"stop_reason": reason}
+        known = {} if self._feasibility is None else {"feasibility": save_fields(self._feasibility)}
+        return about | points | told | known | {"stop_reason": reason}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a state, so that this optimizer continues its run.
@@ -349,7 +381,8 @@ class Optimizer(MethodTools):
         record = Record.from_state_dict(state["record"], device)
         seed, iterations, reason = (state[name] for name in ("seed", "iterations", "stop_reason"))
         reason = None if reason is None else StopReason(reason)
+        known = self._feasibility and load_fields(self._feasibility, state["feasibility"], torch.device("cpu"))
         self._load_state(state["state"])
-        self._record, self._out, self._broken = record, out, None
+        self._record, self._out, self._feasibility, self._broken = record, out, known, None
         self.seed, self.iterations, self._stop_reason = seed, iterations, reason
         self.x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))

@@ -48,6 +48,17 @@ class Result(OptimizeResult):
         stop_reason: the same as a ``StopReason``; None while running.
         history: for the queries in the order asked: ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, if
             points were stored, ``x``, ``queries x d``.
+
+    A run with constraints has these too. Its x is the best feasible query, or, if there is none, the one of the least
+    violation relative to each constraint's first distance from its bound, and then ``success`` is False.
+
+    Attributes:
+        constr_violation, maxcv: the largest violation of a constraint at x, in the constraint's units.
+        constr: the constraints' values at x, shape ``m``, in the order given.
+        multipliers: λ at x by the models, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 but for the bounds' part. λ is at least 0 at an
+            upper bound of the constraint, and at most 0 at a lower one.
+        active: whether each constraint is at a bound, violated, or has a multiplier, shape ``m``.
+        history: also ``maxcv``, the largest violation of each query.
     """
 
     x: Any

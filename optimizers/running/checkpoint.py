@@ -120,10 +120,10 @@ class Checkpoint:
         self.attempts[batch.id, row] += 1
         self._journal.write("failed", batch.id, row)
 
-    def arrived(self, batch: Batch, rows: Sequence[int], values: Sequence[float]) -> None:
-        """Records values, NaN for failed queries, before the optimizer is told."""
+    def arrived(self, batch: Batch, rows: Sequence[int], values: Sequence[Any]) -> None:
+        """Records values or rows, NaN for failed queries, before the optimizer is told."""
         self._count(len(rows))
-        self._journal.write("value", batch.id, list(rows), [v if math.isfinite(v) else None for v in values])
+        self._journal.write("value", batch.id, list(rows), _as_json(values))
 
     def _count(self, queries: int) -> None:
         before, asked = self._journalled
@@ -297,7 +297,20 @@ class Checkpoint:
                 self.attempts[batch.id, rest[1]] += 1
                 optimizer.tell(batch, [], which=[], retries=1)
             else:
-                optimizer.tell(batch, [math.nan if v is None else v for v in rest[2]], which=rest[1])
+                optimizer.tell(batch, _from_json(rest[2]), which=rest[1])
+
+
+def _as_json(value: Any) -> Any:
+    """Values, or rows of them, with None for numbers that are not finite."""
+    if isinstance(value, list | tuple):
+        return [_as_json(v) for v in value]
+    return value if math.isfinite(value) else None
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(v) for v in value]
+    return math.nan if value is None else value
 
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:

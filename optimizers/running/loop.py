@@ -12,6 +12,7 @@ from typing import Any
 from scipy.optimize import OptimizeResult
 
 from optimizers.core.batch import Batch
+from optimizers.core.constraints import is_success
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_takes, optional, positive_integer
 from optimizers.core.result import Result
@@ -219,11 +220,11 @@ class Loop:
         again = retried < self.evaluator.most_retries and self.optimizer.spare > 0
         return (batch.id, rows[0]) == (0, 0) and not again
 
-    def _tell(self, query: Query, values: Sequence[float]) -> None:
+    def _tell(self, query: Query, values: Sequence[Any]) -> None:
         """Journals and tells values, except those of points that are retried."""
         batch = query.batch
         told = dict(zip(query.rows, values, strict=True))
-        again = [i for i, value in told.items() if not math.isfinite(value) and self._tries_again(batch, i)]
+        again = [i for i, value in told.items() if not is_success(value) and self._tries_again(batch, i)]
         if again:
             self._ready.insert(0, self._queries(batch, again))
         final = {i: value for i, value in told.items() if i not in again}

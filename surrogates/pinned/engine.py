@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -136,6 +136,21 @@ class PinnedData:
         return self.variance / params.noise if self.variance else likely or 1.0
 
 
+class Likelihood(Protocol):
+    """Data whose likelihood a ``ShapeSearch`` evaluates."""
+
+    @property
+    def prior(self) -> PinnedPrior:
+        """The kernel's constants."""
+
+    @property
+    def variance(self) -> float:
+        """The variance of a value's noise in the square of the data's unit; 0: unknown, or no noise."""
+
+    def loss(self, params: Hyperparameters) -> float:
+        """−2 log marginal likelihood but for a constant; inf where k has no factor."""
+
+
 @dataclass(frozen=True)
 class ShapeSearch:
     """A pattern search for a and s²: a few likelihoods, to a factor of 10^(1/8).
@@ -156,7 +171,7 @@ class ShapeSearch:
     first: int = 28
     later: int = 8
 
-    def fitted(self, data: PinnedData, start: Hyperparameters | None, noisy: bool | None = False) -> Hyperparameters:
+    def fitted(self, data: Likelihood, start: Hyperparameters | None, noisy: bool | None = False) -> Hyperparameters:
         """Finds the most likely params.
 
         The search compares a, and s² where there is noise, with neighbours a factor of ten away, moves to the best one,
@@ -186,7 +201,7 @@ class ShapeSearch:
         return self._searched(data, Hyperparameters(), self.first, 10.0)[0] - data.loss(params)
 
     def _searched(
-        self, data: PinnedData, start: Hyperparameters, left: int, factor: float
+        self, data: Likelihood, start: Hyperparameters, left: int, factor: float
     ) -> tuple[float, Hyperparameters]:
         """The least loss and its hyper-parameters, after about ``left`` likelihoods; a noise of 0 stays 0."""
         best = data.loss(start), start
@@ -215,7 +230,7 @@ class PinnedModel:
     """
 
     def __init__(self, data: PinnedData, given: Conditioned, alpha: Tensor, scale: float) -> None:
-        self.data, self.params, self.scale, self._given = data, given.params, scale, given
+        self.data, self.params, self.scale, self.given = data, given.params, scale, given
         prior, U, self._alpha = data.prior, data.U, alpha
         self._linear = prior.linear * (alpha @ U)
         self._quadratic = prior.quadratic * (U * alpha[:, None]).mT @ U
@@ -238,7 +253,7 @@ class PinnedModel:
         Returns:
             Two tensors of shape ``n + 1``.
         """
-        inverse_factor = self._given.white(torch.eye(len(self._alpha), dtype=self._alpha.dtype))
+        inverse_factor = self.given.white(torch.eye(len(self._alpha), dtype=self._alpha.dtype))
         columns = torch.cat([inverse_factor, inverse_factor.sum(1, keepdim=True)], dim=1)
         left = (1.0 - self.params.noise * columns.square().sum(0)).clamp_min(0.0)
         return self.data.unit * self.params.noise * self._weights, (self.noise * left).sqrt()
@@ -269,7 +284,7 @@ class PinnedModel:
         """cov ∇f at the pin, ``d x d``; O(n² d)."""
         prior, curvature = self.data.prior, self.params.amplitude * self.data.prior.curvature
         s = prior.rate * torch.linalg.vector_norm(self.data.U, dim=1, keepdim=True)
-        white = self._given.white(self.data.U * (prior.linear + curvature * (1.0 + s) * torch.exp(-s)))
+        white = self.given.white(self.data.U * (prior.linear + curvature * (1.0 + s) * torch.exp(-s)))
         covariance = (white.mT @ white).neg_()
         covariance.diagonal().add_(prior.linear + curvature)
         return covariance * (self.scale * self.data.unit) * self.data.unit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,6 +58,22 @@ class FreeBox:
         z = self._x.to("cpu", torch.float64, copy=True)
         z[self._free.cpu()] = free * self.scale
         return z
+
+    def user(self, points: Tensor) -> Tensor:
+        """The points in user units and the run's dtype, ``q x d``, of their free variables."""
+        z = self.whole(points)
+        return (
+            z if self._domain is None else torch.clamp(self._domain.to_user(z), self._domain.lower, self._domain.upper)
+        )
+
+    def user_geometry(self, point: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """A point in user units, not rounded, shape ``d``; the free variables, their units, and the upper bounds."""
+        z, domain, free = self.exact(point), self._domain, self._free.cpu().numpy()
+        if domain is None:
+            return z.numpy(), free, self.scale.numpy(), np.full(len(z), np.inf)
+        x = domain.to_user(z.to(self._x.device).to(domain.lower.dtype)).double().cpu().numpy()
+        unit = np.ones(len(x)) if domain.unit is None else domain.unit.double().cpu().numpy()
+        return x, free, unit[free] * self.scale.numpy(), domain.upper.double().cpu().numpy()
 
     def rounded(self, points: Tensor) -> Tensor:
         """The free variables of points as the run's dtype has them, inside the box, ``q x d_free``."""

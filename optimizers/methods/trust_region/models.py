@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
-from optimizers.methods.trust_region.rules import ExplorationRule, GeometryRule, TrustRegionRules
-from optimizers.methods.trust_region.state import Data, Step, TrustRegionState
+from optimizers.methods.trust_region.constrained import ConstrainedModel, ConstraintModels
+from optimizers.methods.trust_region.region_model import RegionModel
+from optimizers.methods.trust_region.rules import GeometryRule, TrustRegionRules
+from optimizers.methods.trust_region.state import ConstraintData, Step, TrustRegionState
 from optimizers.prox import Prox
-from optimizers.subproblems.composite import Quadratic, minimize_composite, prox_gradient
+from optimizers.subproblems.composite import minimize_composite, prox_gradient
 from optimizers.subproblems.region import HalfSpace, Region
-from optimizers.subproblems.span import carried_metric, coordinates, covering, extended, minimize_in_span, unit_outside
+from optimizers.subproblems.span import carried_metric, coordinates, covering, extended, unit_outside
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.pinned.engine import Conditioned, PinnedData, PinnedModel
+from surrogates.pinned.engine import Conditioned, PinnedData
 from surrogates.pinned.prior import Hyperparameters
 
 WINDOW, SPANNED_WINDOW, NOISY_WINDOW = 1000, 100, 300
@@ -39,96 +42,11 @@ FAR, SPACING = 30.0, 3.0
 MOST = 8
 """The most directions of candidates beside a step, and of random ones that extend a span for them."""
 
+APART = 1e-6
+"""Multipliers are computed without queries nearer to the center than this many first radii."""
+
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
 """The distances of candidates from where a step ends, in radii, and the weight of one uphill."""
-
-
-class RegionModel:
-    """The posterior of f(x_b + s) − f(x_b) by a ``PinnedModel`` of u = A c/R, c the coordinates of s in a span.
-
-    Args:
-        pinned: the model of u.
-        map: A/R, ``k + 1 x k + 1``.
-        unit: what the value 1 of the model is in f's units.
-        basis: B of ``optimizers.subproblems.span``, ``k x d``.
-        outside: a unit vector orthogonal to the span, shape ``d``; None where the span is of all variables.
-    """
-
-    def __init__(self, pinned: PinnedModel, map: Tensor, unit: float, basis: Tensor, outside: Tensor | None) -> None:
-        self.pinned, self.map, self.unit, self.basis, self.outside = pinned, map, unit, basis, outside
-        g, H = pinned.derivatives(torch.zeros(len(map), dtype=map.dtype))
-        self.gradient, self.hessian = map.mT @ g, map.mT @ H @ map
-
-    def inside_mean(self, at: Tensor) -> float:
-        """The posterior mean at coordinates, shape ``k + 1``."""
-        return self.pinned.mean(self.map @ at)
-
-    def inside_derivatives(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean's gradient, shape ``k + 1``, and Hessian in coordinates."""
-        if not bool(at.any()):
-            return self.gradient, self.hessian
-        g, H = self.pinned.derivatives(self.map @ at)
-        return self.map.mT @ g, self.map.mT @ H @ self.map
-
-    def mean(self, s: Tensor) -> float:
-        """The posterior mean at a step, shape ``d``, in the model's unit."""
-        return self.inside_mean(coordinates(self.basis, s))
-
-    def quadratic(self, s: Tensor) -> Quadratic:
-        """The mean's quadratic at a step; a step outside the span is taken for the nearest one inside."""
-        B, at = self.basis, coordinates(self.basis, s)
-        at[-1] = 0.0
-        g, H = self.inside_derivatives(at)
-        H, outside = H[:-1, :-1], float(H[-1, -1])
-
-        def product(v: Tensor) -> Tensor:
-            inside = B @ v
-            return (H @ inside - outside * inside) @ B + outside * v
-
-        return g[:-1] @ B, product, max(float(torch.linalg.eigvalsh(H).abs().max()), abs(outside))
-
-    def gradient_covariance(self) -> Tensor:
-        """cov ∇f(x_b) in coordinates and the model's unit, ``k + 1 x k + 1``."""
-        return self.map.mT @ self.pinned.gradient_covariance() @ self.map
-
-    def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """A step to a low mean in a region, shape ``d``, and the mean there in f's units."""
-        s, mean = minimize_in_span(self.inside_mean, self.inside_derivatives, self.basis, region, newton)
-        return s, self.unit * mean
-
-    def geometry_direction(self, rule: GeometryRule, slope: Tensor | None, region: Region) -> Tensor | None:
-        """The rule's unit vector, shape ``d``, away from the plane; None where the gradient is known well enough.
-
-        ``slope`` stands for the mean's gradient where it is given. The direction outside stands for all that are.
-        """
-        k = len(self.basis)
-        used = k + (self.outside is not None)
-        seen = self.gradient if slope is None else coordinates(self.basis, slope)
-        covariance = self.gradient_covariance()
-        e = rule.direction(self.hessian[:used, :used], covariance[:used, :used], seen[:used], region.delta)
-        if e is None:
-            return None
-        v = e[:k] @ self.basis
-        return region.away(v if self.outside is None else v + e[-1] * self.outside)
-
-    def explored(self, rule: ExplorationRule, s: Tensor, region: Region) -> tuple[Tensor, float]:
-        """Moves a step by ηe, e the direction outside the span, so that the query also learns f's slope along it.
-
-        η is ``rule.gain`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and
-        the step's length. Where nothing is outside, or the plane is too near, the step stays.
-
-        Returns:
-            The step, shape ``d``, and ση in f's units, the standard deviation that e's slope adds to f there.
-        """
-        if self.outside is None:
-            return s, 0.0
-        curvature, most = float(self.hessian[-1, -1]), min(region.delta, float(s.norm()))
-        deviation = math.sqrt(max(0.0, float(self.gradient_covariance()[-1, -1])))  # rounding may make it negative
-        eta = min(most, rule.gain * deviation / curvature) if curvature > 0.0 else most
-        explored = torch.clamp(s + eta * self.outside, region.lower, region.upper)
-        if (plane := region.half_space) is not None and float(plane.normal @ explored) > plane.allowed(region.delta):
-            return s, 0.0
-        return explored, self.unit * deviation * float((explored - s) @ self.outside)
 
 
 class CompositeModel:
@@ -156,9 +74,10 @@ class CompositeModel:
         s, mean = minimize_composite(value, model.quadratic, self._prox, region)
         return s, model.unit * mean
 
-    def slope(self, delta: float) -> Tensor:
-        """The prox-gradient mapping at the center, shape ``d``, which stands for the gradient."""
-        return prox_gradient(self.model.quadratic(self._zero), self._prox, delta)
+    def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
+        """The direction of f's model where the prox-gradient mapping at the center stands for the gradient."""
+        slope = prox_gradient(self.model.quadratic(self._zero), self._prox, region.delta)
+        return self.model.geometry_direction(rule, region, slope)
 
 
 @dataclass(frozen=True)
@@ -167,15 +86,15 @@ class LocalModel:
 
     Attributes:
         numbers: the numbers of its queries, shape ``n``.
-        means: the posterior means of f + ψ at them relative to the center, shape ``n``, in f's units.
+        means: the posterior means of f + ψ at them relative to the center, or of the merit, shape ``n``, in f's units.
         region: the model of f.
-        composite: the model of f + ψ, or None.
+        composite: the model of f + ψ, or of f and its constraints; None: f alone.
     """
 
     numbers: Tensor
     means: Tensor
     region: RegionModel
-    composite: CompositeModel | None
+    composite: CompositeModel | ConstrainedModel | None
 
     @property
     def noise_std(self) -> float:
@@ -192,34 +111,43 @@ class ModelBuilder:
         window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000; 40 for d = 1, 100 for d > 60.
         noise: the variance of a value's noise; None: estimated.
         psi: ψ and its prox, or None.
+        constraints: the constraints, or None.
     """
 
     def __init__(
-        self, box: FreeBox, rules: TrustRegionRules, window: int | None, noise: float | None, psi: Prox | None
+        self,
+        box: FreeBox,
+        rules: TrustRegionRules,
+        window: int | None,
+        noise: float | None,
+        psi: Prox | None,
+        constraints: ConstraintModels | None,
     ) -> None:
         self.box, self._rules, self._noise, self._psi, self._given = box, rules, noise, psi, window is not None
+        self.constraints = constraints
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
         self.size = window or (min(number, limit) if box.d > 1 else ONE_VARIABLE)
         self.flops = self.size * min(self.size, box.d) ** 2
 
-    def totals(self, data: Data, numbers: Tensor) -> Tensor:
-        """f + ψ at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
+    def totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
+        """f + ψ, or the merit, at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
+        data = state.data
         values = data.values[numbers]
+        if self.constraints is not None and state.constraints is not None:
+            return self.constraints.merits(state.constraints, values, numbers)
         psi, points = self._psi, data.points[numbers]
         return values if psi is None else values + psi.value(self.box.whole(points)).to(values)
 
-    def best(self, data: Data, first: int = 0) -> int:
-        """The index of the query of least f + ψ among those from ``first`` on."""
-        return first + int(self.totals(data, torch.arange(first, len(data.values))).argmin())
+    def best(self, state: TrustRegionState, first: int = 0) -> int:
+        """The index of the query of least f + ψ, or merit, among those from ``first`` on."""
+        return first + int(self.totals(state, torch.arange(first, len(state.data.values))).argmin())
 
     def center(self, state: TrustRegionState) -> int:
         """The number of the best query of the run; where the model has noise, of the present center."""
         run = state.run
         return (
-            run.center_index
-            if run.smoothing and run.center_index >= run.run_start
-            else self.best(state.data, run.run_start)
+            run.center_index if run.smoothing and run.center_index >= run.run_start else self.best(state, run.run_start)
         )
 
     def half_space(self, state: TrustRegionState, center: int) -> HalfSpace | None:
@@ -236,7 +164,7 @@ class ModelBuilder:
             return
         distances = torch.linalg.vector_norm(data.points - data.points[self.center(state)], dim=1)
         near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
-        near[[self.best(data), -1]] = True
+        near[[self.best(state), -1]] = True
         state.fit.fitted_at -= int((~near).sum())
         run.run_start, run.center_index = int(near[: run.run_start].sum()), int(near[: run.center_index].sum())
         state.data = replace(data, points=data.points[near], values=data.values[near])
@@ -277,6 +205,9 @@ class ModelBuilder:
             region = self._region_model(state, center, numbers, rows, due, normal)
         except NotPositiveDefiniteError:
             return None
+        if self.constraints is not None and state.constraints is not None:
+            constrained = self._constrained(self.constraints, state, region, numbers, center)
+            return LocalModel(numbers, constrained.merits(state.constraints.values[numbers]), region, constrained)
         means, composite = region.unit * region.pinned.means(), None
         if self._psi is not None:
             composite = self._composite(region, data.points[center], self._psi)
@@ -301,16 +232,63 @@ class ModelBuilder:
             R = U.square().sum(1).mean().sqrt()
             return rule.data(U / R, heights, variance), metric / R
 
+        def fitted(start: Hyperparameters | None, noisy: bool | None) -> Hyperparameters:
+            joint = self.constraints and self.constraints.joint(state, data.U, heights, numbers, center)
+            return rule.search.fitted(joint or data, start, noisy)
+
         data, map = scaled(fit.metric)
-        params = fit.params or rule.search.fitted(data, None, run.smoothing)
+        params = fit.params or fitted(None, run.smoothing)
         if due:
-            metric = rule.metric(RegionModel(data.model(params), map, unit, fit.basis, outside).hessian)
+            first = RegionModel(data.model(params), map, unit, fit.basis, outside)
+            hessian = first.hessian
+            if self.constraints is not None:
+                hessian = hessian + self._constrained(self.constraints, state, first, numbers, center).curvature()
+            metric = rule.metric(hessian)
             data, map = scaled(metric)
-            params = rule.search.fitted(data, params, None if run.noisy is None else run.smoothing)
+            params = fitted(params, None if run.noisy is None else run.smoothing)
         region = RegionModel(data.model(params), map, unit, fit.basis, outside)
         if due:
             fit.metric, fit.params, fit.fitted_at = metric, params, len(values)
         return region
+
+    def _constrained(
+        self, models: ConstraintModels, state: TrustRegionState, region: RegionModel, numbers: Tensor, center: int
+    ) -> ConstrainedModel:
+        values = state.data.values
+        return models.model(
+            state, region, values[numbers] / region.unit - values[center] / region.unit, numbers, center
+        )
+
+    def prepare(self, state: TrustRegionState) -> None:
+        """Sets the units and the price of the constraints by the queries near the center."""
+        if self.constraints is None or state.constraints is None:
+            return
+        run = state.run
+        known = run.run_start <= run.center_index < len(state.data.values)
+        center = run.center_index if known else run.run_start + int(state.data.values[run.run_start :].argmin())
+        self.constraints.prepare(state, self.window(state, center), center)
+
+    def multipliers(self, state: TrustRegionState, at: Tensor, delta: float, slack: np.ndarray) -> np.ndarray | None:
+        """The multipliers of the constraints by models about the query nearest to a point; None without a model.
+
+        Args:
+            state: the state.
+            at: the point, shape ``d_free``.
+            delta: the first radius. Queries too near to the center to tell differences of f from rounding are left out.
+            slack: the distances from their bounds at which constraints bind, shape ``m``.
+        """
+        state, data, known = state.copied(), state.data, cast(ConstraintData, state.constraints)
+        distances = torch.linalg.vector_norm(data.points - at, dim=1)
+        kept = distances > APART * delta
+        kept[center := int(distances.argmin())] = True
+        state.data = replace(data, points=data.points[kept], values=data.values[kept])
+        state.constraints, state.fit.params = replace(known, values=known.values[kept]), None
+        state.run.noisy = state.run.smoothing = bool(state.run.noisy)  # ripples are followed
+        center = int(kept[:center].sum())
+        model = self.model(state, center, torch.ones_like(at))
+        if model is None or not isinstance(model.composite, ConstrainedModel):
+            return None
+        return model.composite.multipliers(state.data.points[model.numbers], slack)
 
     def _composite(self, region: RegionModel, center: Tensor, psi: Prox) -> CompositeModel:
         """The model of f + ψ, for ψ and its prox of steps from the center."""
@@ -332,7 +310,7 @@ class ModelBuilder:
             The point, ``1 x d_free``, the mean and the standard deviation of f there.
         """
         found = []
-        for center in {state.run.center_index, self.best(state.data)} if len(state.data.values) else ():
+        for center in {state.run.center_index, self.best(state)} if len(state.data.values) else ():
             copied = state.copied()
             if center != state.run.center_index:
                 copied.fit.params = None
@@ -340,7 +318,7 @@ class ModelBuilder:
             if model is not None and model.noise_std <= RIPPLES * state.run.repeated_gap:
                 numbers = torch.cat([model.numbers, torch.tensor([center])])
                 noise, std = (model.region.unit * part for part in model.region.pinned.noise_posterior())
-                means = self.totals(state.data, numbers) - noise
+                means = self.totals(state, numbers) - noise
                 least = int(means.argmin())
                 found.append((state.data.points[numbers[least]][None], float(means[least]), float(std[least])))
         return min(found, key=lambda estimate: estimate[1] + estimate[2], default=None)

@@ -330,6 +330,46 @@ class ModelRule:
 
 
 @dataclass(frozen=True)
+class ConstraintRule:
+    """The price of a violation, and how far inside of the constraints steps stay.
+
+    Attributes:
+        above: the price in units of the sum of the multipliers.
+        kept: the steps whose sums are kept: the price is that of the largest, so that it may fall. A price that is kept
+            from a steep start makes steps along a curved boundary too dear, as violations there are of second order.
+        first: the first price in units of f's slope.
+        least: the least price in units of f's slope.
+        most: the largest price in units of f's slope, where constraints cannot be met.
+        margin: how far inside of a constraint a step stays, in units of the last step's error of prediction, which is
+            taken to fall with the square of the length.
+        deviations: posterior standard deviations by which a step stays inside of inequalities; see
+            ``feasibility_probability``.
+        geometry: the most queries in a row that only improve the model.
+        dearer: the price after a step that ends inside of the ball and is infeasible, in units of the price before.
+        inside: a step shorter than this share of the radius ends inside of the ball.
+        shortest: the shortest step for which margins are told apart, in units of the radius.
+        widening: a new price that makes another query the center raises Δ to this share of the distance.
+        finest: ρ is then at least this share of Δ.
+        flat: the least slope of a constraint that counts, in units of the largest.
+    """
+
+    above: float = 1.2
+    kept: float = 8
+    first: float = 2.0
+    least: float = 1e-3
+    most: float = 1e8
+    margin: float = 0.3
+    deviations: float = 0.0
+    geometry: float = 2
+    dearer: float = 4.0
+    inside: float = 0.9
+    shortest: float = 1e-3
+    widening: float = 0.5
+    finest: float = 0.2
+    flat: float = 1e-12
+
+
+@dataclass(frozen=True)
 class TrustRegionRules:
     """All rules of a run; each is replaced by another object with its methods.
 
@@ -346,6 +386,7 @@ class TrustRegionRules:
     failures: FailureRule = FailureRule()
     restart: RestartRule = RestartRule()
     model: ModelRule = ModelRule()
+    constraint: ConstraintRule = ConstraintRule()
 
     def __post_init__(self) -> None:
         for rule in (getattr(self, field.name) for field in fields(self)):

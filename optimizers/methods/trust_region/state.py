@@ -63,11 +63,13 @@ class Step:
     Attributes:
         predicted: the decrease that the model predicts.
         exploration_std: the standard deviation that the model adds to it for what the step explores outside its span.
+        constraints: the constraints expected there, shape ``m``, or None.
     """
 
     points: Tensor
     predicted: float = 0.0
     exploration_std: float = 0.0
+    constraints: Tensor | None = None
 
 
 Plan = Design | Restart | Repeat | GeometryQuery | Step
@@ -140,6 +142,37 @@ class Fit:
 
 
 @dataclass
+class ConstraintData:
+    """The constraints at the queries, and what a violation costs.
+
+    Attributes:
+        values: c at the queries that succeeded, ``n x m``: evaluated constraints, and then known ones.
+        partial: the queries that failed and gave some values all the same, ``p x d_free``.
+        partial_values: f and c there, ``p x 1 + m``, NaN for those that are missing.
+        slopes: the root mean square slope of each constraint, shape ``m``, by which violations become distances.
+        errors: how far the constraints were from what was expected of the last step, shape ``m``.
+        multipliers: of the rows of the constraints at the last step planned, in f's units per length.
+        sizes: the numbers of components of the evaluated constraints; empty before they are known.
+        price: ν, in f's units per length; 0 before the first values.
+        prices: the least and the largest ν.
+        wanted: the prices that the last steps asked for.
+        error_length: the length of the last step.
+    """
+
+    values: Tensor
+    partial: Tensor
+    partial_values: Tensor
+    slopes: Tensor
+    errors: Tensor
+    multipliers: Tensor
+    sizes: tuple[int, ...] = ()
+    price: float = 0.0
+    prices: tuple[float, float] = (0.0, math.inf)
+    wanted: tuple[float, ...] = ()
+    error_length: float = 1.0
+
+
+@dataclass
 class TrustRegionState:
     """The state between batches; its tensors are float64 on the CPU.
 
@@ -150,6 +183,7 @@ class TrustRegionState:
         plan: the next batch.
         scale: the variables' scales in search units, shape ``d_free``, powers of two; points are in units of them.
         plan_id: the number of the plan; 0 before the first batch.
+        constraints: the constraints' values; None without constraints.
     """
 
     data: Data
@@ -158,6 +192,7 @@ class TrustRegionState:
     plan: Plan
     scale: Tensor
     plan_id: int = 0
+    constraints: ConstraintData | None = None
 
     def rescale(self, factors: Tensor) -> None:
         """Multiplies the scales by factors, shape ``d_free``, so that all points stay where they are."""
@@ -167,4 +202,5 @@ class TrustRegionState:
 
     def copied(self) -> TrustRegionState:
         """A state whose parts may be changed without changing this one."""
-        return replace(self, data=replace(self.data), run=replace(self.run), fit=replace(self.fit))
+        parts = {name: replace(getattr(self, name)) for name in ("data", "run", "fit")}
+        return replace(self, **parts, constraints=None if self.constraints is None else replace(self.constraints))

@@ -9,18 +9,24 @@ from typing import Any, NamedTuple, Unpack, cast
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.constraints import ConstraintSet, ConstraintsLike, parse_constraints
+from optimizers.core.feasibility import FEASIBILITY_TOL
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.core.state import load_fields, save_fields
+from optimizers.core.values import parse_point
 from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.constrained import ConstrainedModel, ConstraintModels
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
-from optimizers.methods.trust_region.rules import TrustRegionRules
+from optimizers.methods.trust_region.rules import ConstraintRule, TrustRegionRules
 from optimizers.methods.trust_region.scales import Parabolas, parse_scale, power_of_two
 from optimizers.methods.trust_region.state import (
     PLANS,
+    ConstraintData,
     Data,
     Design,
     Fit,
@@ -104,6 +110,13 @@ class SurrogateTrustRegion(Optimizer):
             more than 60; where values are noisy at least half of all queries, up to 300.
         noise: the variance of a value's noise, in f's units squared; None: estimated.
         x_scale: for each variable, or for all, a change of x that matters; rounded to a power of two. None: see above.
+        constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
+            ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear ones are evaluated with f, and
+            f and c at one point are one query; linear and cheap ones cost none.
+        feasibility_tol: a query is feasible if no constraint is violated by more than this share of its first
+            distance from its bound.
+        feasibility_probability: steps stay where each evaluated inequality holds with this probability under its model,
+            from 0.5 to below 1; None: where its posterior mean does.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
 
@@ -129,8 +142,22 @@ class SurrogateTrustRegion(Optimizer):
         noise: float | None = None,
         x_scale: float | Sequence[float] | np.ndarray | Tensor | None = None,
         rules: TrustRegionRules | None = None,
+        constraints: ConstraintsLike | None = None,
+        feasibility_tol: float = FEASIBILITY_TOL,
+        feasibility_probability: float | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
+        groups = () if constraints is None else parse_constraints(constraints)
+        if groups and common.get("prox") is not None:
+            raise ValueError("a prox does not go with constraints: give what it says as constraints, or bounds")
+        if groups:
+            self.constraint_set = ConstraintSet(groups, parse_point(x0).double().cpu().numpy())
+        self.feasibility_tol = nonnegative("feasibility_tol", feasibility_tol)
+        self.feasibility_probability = feasibility_probability
+        if feasibility_probability is not None and not 0.5 <= feasibility_probability < 1.0:
+            raise ValueError(
+                f"feasibility_probability must be a probability from 0.5 to below 1, got {feasibility_probability!r}"
+            )
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
         self.noise = optional(nonnegative, "noise", noise)
@@ -167,11 +194,16 @@ class SurrogateTrustRegion(Optimizer):
         self._opening, self._placed = self.rules.radius.first(self._box, center, first), (center, self._x)
         noisy = None if self.noise is None else self.noise > 0.0
         data, run = Data(none, none[:, 0], none), Run(self._opening, center, noisy, self.rules.noise.smooths(noisy))
-        fit = Fit(none, torch.eye(1, dtype=torch.float64), False)
-        self.state = TrustRegionState(data, run, fit, Design(center[None]), scale)
+        fit, constraints = Fit(none, torch.eye(1, dtype=torch.float64), False), None
+        if self._models.constraints is not None:
+            self._models.constraints.check_start(center)
+            constraints = ConstraintData(none, none, none[:, :1], none[0:0, 0], none[:, 0], none[:, 0])
+        self.state = TrustRegionState(data, run, fit, Design(center[None]), scale, constraints=constraints)
 
     def _build(self, box: FreeBox) -> ModelBuilder:
-        return ModelBuilder(box, self.rules, self.window, self.noise, cast("Prox | None", self.prox))
+        known, prior = self.constraint_set, self.rules.model.prior
+        constraints = None if known is None else ConstraintModels(known, box, self._constraint_rule(), prior)
+        return ModelBuilder(box, self.rules, self.window, self.noise, cast("Prox | None", self.prox), constraints)
 
     @property
     def _models(self) -> ModelBuilder:
@@ -186,6 +218,8 @@ class SurrogateTrustRegion(Optimizer):
 
     def _is_spanning(self) -> bool:
         """Whether the model is of a subspace, which the budget decides at the first batch."""
+        if self.constraint_set is not None:
+            return False  # constraints are modelled in all variables
         if self.state.plan_id:
             return self.state.fit.spanning
         return self.rules.design.is_spanning(self._box.d, self.max_queries)
@@ -225,7 +259,17 @@ class SurrogateTrustRegion(Optimizer):
         return self._placed[1]
 
     def _design(self, center: Tensor, delta: float) -> Tensor:
-        return self.rules.design.points(self._box, center, delta, self._generator(3) if self._is_spanning() else None)
+        # With constraints a run begins with few queries too, as slopes of all functions come from each of them.
+        few = self._is_spanning() or self.constraint_set is not None
+        points = self.rules.design.points(self._box, center, delta, self._generator(3) if few else None)
+        return self._kept(self.state, points, center)
+
+    def _kept(self, state: TrustRegionState, points: Tensor, center: Tensor | None = None) -> Tensor:
+        """Points moved toward the center until they keep the known constraints with ``keep_feasible``."""
+        if self._models.constraints is None or state.constraints is None:
+            return points
+        sizes = state.constraints.sizes or self._models.constraints.known.sizes_given or ()
+        return self._models.constraints.pulled(state.run.center if center is None else center, points, sizes)
 
     def _next_queries(self) -> int:
         plan = self._planned()
@@ -264,13 +308,17 @@ class SurrogateTrustRegion(Optimizer):
         state, values = self.state.copied(), values.cpu()
         plan = self._planned() if batch.info["plan_id"] == state.plan_id else None
         self.state = state  # where this raises, the base restores the state of before
-        asked, succeeded = self._box.part(cast(Tensor, batch.explicit)), torch.isfinite(values)
+        asked, explained = self._box.part(cast(Tensor, batch.explicit)), torch.zeros(len(batch), dtype=torch.bool)
+        if (models := self._models.constraints) is not None and state.constraints is not None:
+            sizes = None if self._feasibility is None else self._feasibility.sizes
+            state.constraints, values, explained = models.told(state.constraints, asked, values, sizes)
+        succeeded = torch.isfinite(values)
         if state.plan_id == 0:
             state.fit.spanning = batch.info["spanning"]
             state.fit.basis = asked[:0] if state.fit.spanning else torch.eye(self._box.d, dtype=torch.float64)
             state.fit.metric = torch.eye(len(state.fit.basis) + 1, dtype=torch.float64)
         # A point that once succeeded does not mark an infeasible region.
-        failed = asked[:0] if isinstance(plan, Repeat) else asked[~succeeded]
+        failed = asked[:0] if isinstance(plan, Repeat) else asked[~succeeded & ~explained]
         state.data = Data(
             torch.cat([state.data.points, asked[succeeded]]),
             torch.cat([state.data.values, values[succeeded]]),
@@ -280,22 +328,31 @@ class SurrogateTrustRegion(Optimizer):
         if plan is not None or not self._is_awaited():
             with small_algebra(self._models.flops):
                 outcome = self._update_run(state, plan, asked, values)
-                another = self._rescale(state, asked, values) if isinstance(plan, Design) else None
+                designed = isinstance(plan, Design) and state.constraints is None
+                another = self._rescale(state, asked, values) if designed else None
                 state.plan, state.plan_id = another or self._next_plan(state, plan, outcome), state.plan_id + 1
             self._x = self._iterate(state)
 
     def _update_run(self, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor) -> StepOutcome:
         """Takes what the answers to a plan say into the run: its beginning, its radius, and whether it has noise."""
         run, data, succeeded = state.run, state.data, bool(torch.isfinite(values).all())
+        known = state.constraints
+        if isinstance(plan, Step) and succeeded and plan.constraints is not None and known is not None:
+            known.errors = (known.values[-1] - plan.constraints).abs()
+            known.error_length = float((asked[0] - data.points[run.center_index]).norm())
         match plan:
             case Restart() | Design(begins=True):
                 self._begin(state, plan, values)
             case Repeat():
                 run.noisy = not succeeded or bool(values[0] != data.values[run.center_index])
                 run.repeated_gap = float((values[0] - data.values[run.center_index]).abs()) if succeeded else math.inf
+                if not run.noisy and known is not None:
+                    run.noisy = not torch.equal(known.values[-1], known.values[run.center_index])
                 run.smoothing, state.fit.fitted_at = self.rules.noise.smooths(run.noisy), 0  # a fit is due
                 if not run.noisy:
                     state.data = replace(data, points=data.points[:-1], values=data.values[:-1])
+                    if known is not None:
+                        state.constraints = replace(known, values=known.values[:-1])
             # With noise in the model, ``_settle_by_mean`` judges a step, by the posterior mean of the next model.
             case Step() if not (run.smoothing and succeeded):
                 return self._update_radius(state, plan, asked[0], succeeded)
@@ -311,21 +368,23 @@ class SurrogateTrustRegion(Optimizer):
         run.run_start = len(data.values) - int(torch.isfinite(values).sum())
         run.radius, run.model_queries, run.hidden_since, state.fit.params = self._opening, 0, None, None
         run.smoothing, value_at_start = self.rules.noise.smooths(run.noisy), math.inf
+        if state.constraints is not None:
+            state.constraints = replace(state.constraints, price=0.0, wanted=())
         if bool(torch.isfinite(values[0])):
-            value_at_start = float(self._models.totals(data, torch.tensor([run.run_start])))
+            value_at_start = float(self._models.totals(state, torch.tensor([run.run_start])))
         if isinstance(plan, Design):
             run.start_value = value_at_start
         elif len(data.values) and self.rules.restart.begins_at_best(
             value_at_start, run.start_value, state.fit.spanning
         ):
             # The run continues from the best query: all queries belong to it.
-            run.run_start, run.center_index = 0, self._models.best(data)
+            run.run_start, run.center_index = 0, self._models.best(state)
 
     def _update_radius(self, state: TrustRegionState, plan: Step, point: Tensor, succeeded: bool) -> StepOutcome:
         """Moves the radius by the ratio of a step's actual to its predicted decrease."""
         run, data, rules, model_queries = state.run, state.data, self.rules, state.run.model_queries
         # After a failed query the last value is another's: its ratio is NaN, and it is not used.
-        before, after = self._models.totals(data, torch.tensor([run.center_index, -1])).tolist()
+        before, after = self._models.totals(state, torch.tensor([run.center_index, -1])).tolist()
         ratio, run.model_queries = _ratio(before, after if succeeded else math.nan, plan.predicted), 0
         by_chance = after - before + plan.predicted <= rules.exploration.deviations * plan.exploration_std
         # Chance explains a step that explores and falls short by little, but not several in a row.
@@ -336,7 +395,9 @@ class SurrogateTrustRegion(Optimizer):
         may_lower_rho = succeeded or (plane is not None and rules.failures.is_near(plane, run.radius.delta))
         outcome = StepOutcome(not ratio > rules.radius.failed, may_lower_rho and run.radius.delta <= run.radius.rho)
         length = float((point - data.points[run.center_index]).norm())
-        run.radius = rules.radius.after(run.radius, ratio if plane is None else -math.inf, length)
+        # A failure that a constraint explains is in the constraints' models, as one behind a plane is behind the plane.
+        explained = not succeeded and not self._has_failed(state, point)
+        run.radius = rules.radius.after(run.radius, -math.inf if explained or plane is not None else ratio, length)
         return outcome
 
     def _rescale(self, state: TrustRegionState, asked: Tensor, values: Tensor) -> Design | None:
@@ -347,7 +408,14 @@ class SurrogateTrustRegion(Optimizer):
         has found out about places so far away does not enter the model.
         """
         run, data, rule, n = state.run, state.data, self.rules.scales, 2 * self._box.d
-        if state.fit.spanning or run.noisy or self.prox is not None or len(asked) < n or bool(values.isnan().any()):
+        if (
+            state.fit.spanning
+            or run.noisy
+            or self.prox is not None
+            or self.constraint_set is not None
+            or len(asked) < n
+            or bool(values.isnan().any())
+        ):
             return None
         center = len(data.values) - n - 1
         found = Parabolas.of(data.points[-n:] - data.points[center], data.values[-n:] - data.values[center])
@@ -368,12 +436,15 @@ class SurrogateTrustRegion(Optimizer):
         if run.run_start == len(state.data.values):  # no query of this run has succeeded
             return self._plan_restart(state)
         models.forget(state)
+        models.prepare(state)
         if isinstance(told, Restart):
             self._center(state, models.center(state))
             return Design(self._design(run.center, run.radius.delta)[1:], begins=False)
         outside_direction = self._outside_direction()
         while True:
             center = models.center(state)
+            if self._models.constraints is not None:
+                self._models.constraints.widen(state, center)
             model = models.model(state, center, outside_direction)
             if run.smoothing and model is not None:
                 center, model, outcome = self._settle_by_mean(state, center, model, told, outcome, outside_direction)
@@ -426,20 +497,24 @@ class SurrogateTrustRegion(Optimizer):
 
     def _step(self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor, predicted: float) -> Step:
         """The step, which in a span explores a direction outside, unless it is the last query."""
-        std = 0.0
+        std, expected = 0.0, None
+        if isinstance(model.composite, ConstrainedModel):
+            expected = torch.from_numpy(model.composite.components(step.numpy()))
         if model.composite is None and self.remaining > 1:
             step, std = model.region.explored(self.rules.exploration, step, region)
-        return Step(self._box.clamped(state.run.center + step)[None], predicted, std)
+        point = self._kept(state, self._box.clamped(state.run.center + step)[None])
+        return Step(point, predicted, std, expected)
 
     def _geometry_query(self, state: TrustRegionState, model: LocalModel, region: Region) -> GeometryQuery | None:
         """The query that the geometry rule asks for; None at its limit, where the gradient or the point is known."""
         run, rule = state.run, self.rules.geometry
-        if run.model_queries >= rule.limit:
+        most = rule.limit if self.constraint_set is None else min(rule.limit, self.rules.constraint.geometry)
+        if run.model_queries >= most:
             return None
-        slope = None if model.composite is None else model.composite.slope(region.delta)
-        if (direction := model.region.geometry_direction(rule, slope, region)) is None:
+        direction = (model.composite or model.region).geometry_direction(rule, region)
+        if direction is None:
             return None
-        point = self._box.along(run.center, direction, region.delta)
+        point = self._kept(state, self._box.along(run.center, direction, region.delta))
         if self._is_evaluated(state, point):
             return None
         run.model_queries += 1
@@ -450,7 +525,8 @@ class SurrogateTrustRegion(Optimizer):
 
     def _random_query(self, state: TrustRegionState) -> GeometryQuery:
         direction = torch.from_numpy(self._generator(1).standard_normal(self._box.d))
-        return GeometryQuery(self._box.along(state.run.center, direction, state.run.radius.delta))
+        point = self._box.along(state.run.center, direction, state.run.radius.delta)
+        return GeometryQuery(self._kept(state, point))
 
     def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
         """Queries the short step, because noise averages out; None where only ripples are left, which are followed."""
@@ -486,6 +562,22 @@ class SurrogateTrustRegion(Optimizer):
         new_model = self._models.model(state, lowest, outside_direction) if float(means.min()) < 0.0 else None
         return (center, model, outcome) if new_model is None else (lowest, new_model, outcome)
 
+    def _has_failed(self, state: TrustRegionState, point: Tensor) -> bool:
+        return bool((state.data.failed == point).all(dim=1).any())
+
+    def _constraint_rule(self) -> ConstraintRule:
+        """The rule, with the standard deviations that the asked probability of feasibility needs."""
+        if self.feasibility_probability is None:
+            return self.rules.constraint
+        return replace(self.rules.constraint, deviations=float(ndtri(self.feasibility_probability)))
+
+    def _multipliers(self) -> np.ndarray | None:
+        known = self._feasibility
+        if known is None or known.scales is None or not len(self.state.data.points):
+            return None
+        at, slack = self._box.part(self._to_search(self.best_x)), self.feasibility_tol * known.scales.numpy()
+        return self._models.multipliers(self.state, at, self._opening.delta, slack)
+
     def _center(self, state: TrustRegionState, center: int) -> None:
         state.run.center, state.run.center_index = state.data.points[center], center
 
@@ -498,7 +590,7 @@ class SurrogateTrustRegion(Optimizer):
         """A random point, moved into ψ's domain, at which a new run begins."""
         data, box = state.data, self._box
         where = (box, state.run.center, self._opening.delta, data.points, data.failed)
-        point = self.rules.restart.point(*where, self._generator(2))
+        point = self._kept(state, self.rules.restart.point(*where, self._generator(2)))
         return Restart(point if self.prox is None else box.part(self._prox(box.whole(point), 1.0)))
 
     def _noise_hides_rho(self, state: TrustRegionState, model: LocalModel) -> bool:
@@ -516,6 +608,8 @@ class SurrogateTrustRegion(Optimizer):
         """Whether a point, rounded to the run's dtype, has failed before, or would give the same value again."""
         rounded, data = self._box.rounded(point), state.data
         asked = (data.failed,) if state.run.noisy else (data.failed, data.points)
+        if state.constraints is not None:
+            asked = (*asked, state.constraints.partial)
         return any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
 

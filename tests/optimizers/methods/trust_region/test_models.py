@@ -137,10 +137,10 @@ def test_a_geometry_direction_goes_along_what_the_queries_do_not_span_and_downhi
     S = normal(30, 3)
     S[:, 2] *= 1e-3
     y = (S**2).sum(1) + 1e-3 * S[:, 0]
-    e = region_model(S, y, shape=Hyperparameters()).geometry_direction(GEOMETRY, None, ball(1.0, 3))
+    e = region_model(S, y, shape=Hyperparameters()).geometry_direction(GEOMETRY, ball(1.0, 3))
     assert abs(float(e[2])) > 0.99
     steep = region_model(normal(30, 3), 1e3 * normal(30, 3).sum(1), shape=Hyperparameters())
-    assert steep.geometry_direction(GEOMETRY, None, ball(1.0, 3)) is None
+    assert steep.geometry_direction(GEOMETRY, ball(1.0, 3)) is None
 
 
 @pytest.mark.parametrize("length", [1e-12, 100.0])
@@ -157,13 +157,13 @@ def test_a_geometry_direction_is_about_the_slope_that_may_gain_most(length):
         return e @ C @ e / (e @ B @ e)
 
     slope = length * torch.tensor([0.0, 0.6, 0.8], dtype=torch.float64)
-    e = model.geometry_direction(GEOMETRY, slope, ball(delta, 3)).numpy()
+    e = model.geometry_direction(GEOMETRY, ball(delta, 3), slope).numpy()
     assert np.linalg.norm(e) == pytest.approx(1.0) and e @ slope.numpy() <= 0.0
     assert gain(e) == pytest.approx(eigh(C, B, eigvals_only=True)[-1], rel=1e-6)
     assert gain(e) > 2.0 * gain(eigh(C)[1][:, -1])
     for share in (0.99, 1.01):
         known = (share * eigh(C, size, eigvals_only=True)[-1]) ** 0.5 * np.real(sqrtm(size))[0]
-        found = model.geometry_direction(GEOMETRY, torch.from_numpy(known), ball(1e12, 3))
+        found = model.geometry_direction(GEOMETRY, ball(1e12, 3), torch.from_numpy(known))
         assert (found is None) == (share > 1.0)
 
 
@@ -174,7 +174,7 @@ def test_in_a_span_of_all_variables_the_coordinate_outside_takes_no_geometry_que
     y = rows.square().sum(1) + 1e-3 * rows[:, 0]
     basis = covering(rows.new_empty(0, 3), rows)[0]
     e, expected = (
-        region_model(rows, y, shape=Hyperparameters(), basis=B).geometry_direction(GEOMETRY, None, ball(1.0, 3))
+        region_model(rows, y, shape=Hyperparameters(), basis=B).geometry_direction(GEOMETRY, ball(1.0, 3))
         for B in (basis, None)
     )
     np.testing.assert_allclose(e.abs(), expected.abs(), rtol=1e-5, atol=1e-7)

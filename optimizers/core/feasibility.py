@@ -1,0 +1,132 @@
+"""The feasibility of a constrained run's queries: tolerances, the best feasible one, and what a result says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from optimizers.core.constraints import ConstraintSet
+from optimizers.core.record import Record
+
+FEASIBILITY_TOL = 1e-6
+"""The largest relative violation of a feasible query, unless another one is given."""
+
+
+@dataclass(frozen=True)
+class Feasibility:
+    """What a constrained run knows of the feasibility of its queries; a change makes another one.
+
+    The relative violation of a component is its violation over its scale, which is its first distance from a bound that
+    is not 0: multiplying a constraint by a number changes nothing. A query is feasible if no relative violation exceeds
+    the tolerance.
+
+    Attributes:
+        sizes: the numbers of components of the evaluated constraints; None before the first query that gave them.
+        scales: the scale of each component, shape ``m``; 0 before it is known.
+        violations: the largest violation of each query, in the order in which they came, NaN for a failed one.
+        best: f at the best feasible query and the query's place; ``best_c``: c there, shape ``m``.
+        least: the least of the largest relative violations of a query that succeeded.
+        x: that query, shape ``d``; ``y``: f there; ``c``: c there.
+    """
+
+    sizes: tuple[int, ...] | None = None
+    scales: Tensor | None = None
+    violations: tuple[float, ...] = ()
+    best: tuple[float, int, int] = (math.inf, 0, 0)
+    best_c: Tensor | None = None
+    least: float = math.inf
+    x: Tensor | None = None
+    y: float = math.inf
+    c: Tensor | None = None
+
+    def told(
+        self,
+        known: ConstraintSet,
+        values: Any,
+        points: Tensor,
+        places: Sequence[tuple[int, int]],
+        retries: int,
+        tolerance: float,
+    ) -> tuple[Tensor, Tensor, Feasibility]:
+        """Takes further queries.
+
+        Args:
+            known: the constraints.
+            values: f and c of each query, see ``ConstraintSet.parse``.
+            points: the queries in user units, ``q x d``.
+            places: their places; of equal values that of the first place is the best.
+            retries: the failed queries beyond these.
+            tolerance: the largest relative violation of a feasible query.
+
+        Returns:
+            (f, c) of each query, ``q x 1 + m``; f, shape ``q``, inf where it is infeasible, NaN where it failed; and
+            the feasibility of these and earlier queries.
+        """
+        rows, sizes = known.parse(values, len(places), self.sizes)
+        totals, none = rows[:, 0].clone(), (math.nan,) * retries
+        if sizes is None or not places:
+            none += (math.nan,) * len(places)
+            return rows, totals * math.nan, replace(self, sizes=sizes, violations=self.violations + none)
+        new, sides = replace(self, sizes=sizes), known.sides(sizes)
+        C = np.concatenate([rows[:, 1:].numpy(), known.known_values(points.double().cpu().numpy())], axis=1)
+        distances, violations = sides.sizes(C), sides.violations(C)
+        scales = np.zeros(C.shape[1]) if self.scales is None else self.scales.numpy()
+        worst = np.where(np.isnan(rows[:, 0].numpy()), math.nan, violations.max(axis=1, initial=0.0))
+        for i, total in enumerate(totals.tolist()):
+            scales = np.where((scales == 0.0) & np.isfinite(distances[i]), distances[i], scales)
+            share = float((violations[i] / np.where(scales > 0.0, scales, 1.0)).max(initial=0.0))
+            c, place = torch.from_numpy(C[i]), (total, *places[i])
+            if math.isnan(worst[i]):
+                totals[i] = math.nan
+            elif share > tolerance:
+                totals[i] = math.inf
+            elif place < new.best:
+                new = replace(new, best=place, best_c=c)
+            if worst[i] >= 0.0 and share < new.least:
+                new = replace(new, least=share, x=points[i].clone(), y=total, c=c)
+        new = replace(new, scales=torch.from_numpy(scales), violations=(*self.violations, *worst.tolist(), *none))
+        return rows, totals, new
+
+    def described(
+        self,
+        result: dict[str, Any],
+        known: ConstraintSet,
+        record: Record,
+        multipliers: np.ndarray | None,
+        tolerance: float,
+    ) -> dict[str, Any]:
+        """A result with the entries that are about constraints; see ``Result``."""
+        if len(self.violations) == len(record.places):
+            order = sorted(range(len(record.places)), key=record.places.__getitem__)
+            result["history"].maxcv = torch.tensor(self.violations, dtype=torch.float64)[order]
+        c = self.c if self.best_c is None else self.best_c
+        if self.sizes is None or c is None or self.scales is None:
+            return result | {"constr_violation": math.inf, "maxcv": math.inf}
+        if self.best_c is None:
+            result["success"] = False
+            result["message"] += (
+                f" No query is feasible to feasibility_tol={tolerance:g}: x is the one of the least violation, "
+                f"{self.least:.2g} of a constraint's first value."
+            )
+        sides, columns = known.sides(self.sizes), known.order(self.sizes)
+        away = np.minimum(*(np.abs(c.numpy() - side) for side in (sides.lower, sides.upper)))
+        found = np.full(len(c), math.nan) if multipliers is None else multipliers
+        active = (
+            (away <= tolerance * self.scales.numpy())
+            | (sides.violations(c.numpy()) > 0.0)
+            | (np.nan_to_num(found) != 0.0)
+        )
+        worst = float(sides.violations(c.numpy()).max(initial=0.0))
+        return result | {
+            "constr_violation": worst,
+            "maxcv": worst,
+            "constr": c[columns],
+            "multipliers": torch.from_numpy(found)[columns],
+            "active": torch.from_numpy(active)[columns],
+        }

@@ -1,0 +1,148 @@
+"""Pinned Gaussian processes of several functions at the same points, which share hyper-parameters and one factor.
+
+``surrogates.pinned.prior`` has the kernel, and ``surrogates.pinned.engine`` the process of one function. Here each
+function has its own scale σ². The computations are in NumPy, because a subproblem evaluates means and gradients many
+times on small arrays.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surrogates.linalg.cholesky import NotPositiveDefiniteError
+from surrogates.pinned.engine import Conditioned
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
+
+
+class PinnedColumns:
+    """Values of m functions at points relative to the pin; a ``ShapeSearch`` fits one a and s² for all.
+
+    Args:
+        prior: the kernel's constants.
+        U: the points, ``n x d``, none of them 0.
+        Y: the functions' values less those at the pin, ``n x m``.
+        shares: each function's weight in the likelihood, shape ``m``.
+
+    Attributes:
+        variance: 0: no variance of noise is known.
+    """
+
+    variance = 0.0
+
+    def __init__(self, prior: PinnedPrior, U: Tensor, Y: Tensor, shares: Tensor) -> None:
+        self.prior, self.U = prior, U
+        units = Y.abs().amax(0)
+        self.units = torch.where(units > 0.0, units, 1.0)
+        self.y, self._shares, self._parts = Y / self.units, shares, prior.parts(U)
+
+    def loss(self, params: Hyperparameters) -> float:
+        """The weighted sum of the functions' −2 log marginal likelihoods, each at its own most likely scale.
+
+        It leaves out a constant, and is inf where k has no factor.
+        """
+        try:
+            given = Conditioned.on(self.prior, self.U, params, self._parts)
+        except NotPositiveDefiniteError:
+            return math.inf
+        squares = given.white(self.y).square().mean(0)
+        logs = torch.where(squares > 0.0, squares, 1.0).log()
+        determinant = 2.0 * float((given.factor.diagonal() * given.deviations).log().sum())
+        return float(self._shares @ (determinant + len(self.y) * (logs + 1.0)))
+
+
+class ColumnsModel:
+    """The posterior of m functions less their values at the pin: means, gradients and the variance.
+
+    Args:
+        given: the process conditioned on values at the points.
+        Y: the functions' values less those at the pin, ``n x m``.
+
+    Attributes:
+        deviations: σ of each function, shape ``m``.
+        pin_offsets: the posterior means of the functions at the pin less the values observed there, shape ``m``.
+    """
+
+    def __init__(self, given: Conditioned, Y: Tensor) -> None:
+        prior, noise = given.prior, given.params.noise
+        white = given.white(Y)
+        alpha = torch.linalg.solve_triangular(given.factor.mT, white, upper=True) / given.deviations[:, None]
+        self.deviations = white.square().mean(0).sqrt().numpy()
+        self._given, self._alpha, self._prior = given, alpha.numpy(), prior
+        self._U, self._a, self._noise = given.U.numpy(), given.params.amplitude, noise
+        self._squares = (self._U**2).sum(1)
+        self._lost = self._matern(np.sqrt(self._squares))
+        self._sums, self._shared = self._alpha.sum(0), 2.0 * prior.shared * prior.linear * self._alpha.T @ self._squares
+        # The noise e of the pin's value is in every difference, and E[e | data] = −s² Σᵢ αᵢ.
+        self.pin_offsets = noise * self._sums
+        self._at_data = (Y - noise * (alpha + alpha.sum(0))).numpy()
+
+    def means_at_data(self) -> np.ndarray:
+        """The means at the data's points, ``n x m``: values less the part of them that is noise."""
+        return self._at_data
+
+    def means(self, v: np.ndarray) -> np.ndarray:
+        """The means at a point, shape ``d`` to ``m``."""
+        return self._covariances(v) @ self._alpha
+
+    def gradients(self, v: np.ndarray) -> np.ndarray:
+        """The means' gradients at a point, ``m x d``."""
+        a, factor, decay, at_pin = self._slopes(v)
+        G = (self._alpha * (factor + a * decay)[:, None]).T @ self._U
+        return G + (self._shared + a * (at_pin * self._sums - self._alpha.T @ decay))[:, None] * v
+
+    def weighted_hessian(self, weights: np.ndarray) -> np.ndarray:
+        """Computes Σⱼ wⱼ ∇²μⱼ at the pin, ``d x d``, for weights of shape ``m``."""
+        beta, prior, a = self._alpha @ weights, self._prior, self._a
+        s = prior.rate * np.sqrt(self._squares)
+        decay = a * prior.curvature * np.exp(-s)
+        H = (self._U * (beta * (prior.quadratic + decay * prior.rate**2))[:, None]).T @ self._U
+        shift = self._shared @ weights + float(beta @ (a * prior.curvature - decay * (1.0 + s)))
+        H[np.diag_indices_from(H)] += shift
+        return H
+
+    def deviation(self, v: np.ndarray) -> tuple[float, np.ndarray]:
+        """The posterior standard deviation at a point for σ = 1, and its gradient, shape ``d``.
+
+        It is that of the function less the value observed at the pin, which has noise.
+        """
+        prior, a = self._prior, self._a
+        square, r = float(v @ v), math.sqrt(v @ v)
+        _, factor, decay, at_pin = self._slopes(v)
+        cross = self._covariances(v) + self._noise
+        own = prior.linear * square * (1.0 + prior.shared * square) + 0.5 * prior.quadratic * square**2
+        own += 2.0 * a * (1.0 - float(self._matern(np.array(r)))) + self._noise
+        slope = 2.0 * (prior.linear * (1.0 + 2.0 * prior.shared * square) + prior.quadratic * square + a * at_pin) * v
+        white = self._given.white(torch.from_numpy(cross)[:, None])
+        solved = torch.linalg.solve_triangular(self._given.factor.mT, white, upper=True)[:, 0] / self._given.deviations
+        w = solved.numpy()
+        shared = 2.0 * prior.shared * prior.linear * float(w @ self._squares)
+        fall = (w * (factor + a * decay)) @ self._U + (shared + a * (at_pin * w.sum() - w @ decay)) * v
+        variance = max(own - float(white.square().sum()), 1e-12 * own)
+        root = math.sqrt(variance)
+        return root, (0.5 * slope - fall) / max(root, 1e-150)
+
+    def _covariances(self, v: np.ndarray) -> np.ndarray:
+        """k(v, uᵢ), shape ``n``."""
+        prior, inner, square = self._prior, self._U @ v, float(v @ v)
+        between = self._matern(np.sqrt(((self._U - v) ** 2).sum(1)))
+        polynomial = inner * (prior.linear + 0.5 * prior.quadratic * inner)
+        polynomial += (prior.shared * prior.linear * square) * self._squares
+        return polynomial + self._a * (between - self._lost + (1.0 - float(self._matern(np.array(math.sqrt(square))))))
+
+    def _slopes(self, v: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, float]:
+        """The factors of ∂k(v, uᵢ)/∂v: w + q uᵢ·v and the decay at v − uᵢ, shape ``n``, and the decay at v."""
+        prior = self._prior
+        factor = prior.linear + prior.quadratic * (self._U @ v)
+        s = prior.rate * np.sqrt(((self._U - v) ** 2).sum(1))
+        at_pin = prior.rate * math.sqrt(v @ v)
+        decay = prior.curvature * (1.0 + s) * np.exp(-s)
+        return self._a, factor, decay, prior.curvature * (1.0 + at_pin) * math.exp(-at_pin)
+
+    def _matern(self, r: np.ndarray) -> np.ndarray:
+        s = self._prior.rate * r
+        values: np.ndarray = (1.0 + s + s * s / 3.0) * np.exp(-s)
+        return values
