@@ -221,7 +221,8 @@ ADVICE = (
         "Parameters or tensors in very different units, in groups that you know",
         'minimize(f, x0, "hiso", curvature=GroupProbe(groups=...), max_queries=...)',
         "Curvature measured group by group is an effective preconditioner if the groups follow the structure. "
-        "For a network, double the default rate.",
+        "For a network, double the default rate. For a function of few variables the default method takes their scales "
+        "from the bounds, x0 or ``x_scale``.",
         Ground("beyond-curvature", "on the log-uniform spectrum group probes reach 1e-10"),
         Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),
         Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
