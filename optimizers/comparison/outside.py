@@ -70,7 +70,7 @@ class Ended(Exception):
 
 
 class Constrained(Protocol):
-    """What gives methods f and the constraints at a point, which together are one query."""
+    """Gives methods f and the constraints at a point, which together are one query."""
 
     def value(self, x: np.ndarray) -> float:
         """f at the projection of x onto the box."""

@@ -20,7 +20,7 @@ FEASIBILITY_TOL = 1e-6
 
 @dataclass(frozen=True)
 class Feasibility:
-    """What a constrained run knows of the feasibility of its queries; a change makes another one.
+    """The feasibility of a constrained run's queries; a change makes another object.
 
     The relative violation of a component is its violation over its scale, which is its first distance from a bound that
     is not 0: multiplying a constraint by a number changes nothing. A query is feasible if no relative violation exceeds

@@ -107,7 +107,7 @@ class ColumnsModel:
     def deviation(self, v: np.ndarray) -> tuple[float, np.ndarray]:
         """The posterior standard deviation at a point for σ = 1, and its gradient, shape ``d``.
 
-        It is that of the function less the value observed at the pin, which has noise.
+        The deviation is of the function less the value observed at the pin, which has noise.
         """
         prior, a = self._prior, self._a
         square, r = float(v @ v), math.sqrt(v @ v)

@@ -335,8 +335,8 @@ class ConstraintRule:
 
     Attributes:
         above: the price in units of the sum of the multipliers.
-        kept: the steps whose sums are kept: the price is that of the largest, so that it may fall. A price that is kept
-            from a steep start makes steps along a curved boundary too dear, as violations there are of second order.
+        kept: the number of last steps whose largest sum sets the price, so that the price may fall. A price kept from a
+            steep start makes steps along a curved boundary too dear, as their violations are of second order.
         first: the first price in units of f's slope.
         least: the least price in units of f's slope.
         most: the largest price in units of f's slope, where constraints cannot be met.
