@@ -283,7 +283,7 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
         "broadcasts made, checked, encoded and entered": [(Federation, "_requests")],
         "reports opened and checked": [(Server, "check")],
         "reports entered": [(Federation, "_count")],
-        "aggregation": [(Server, "_use")],
+        "aggregation": [(Server, "_use_reports")],
         "round": [(Federation, "run_round")],
         "clients": [(AnsweringHost, "serve")],
     }

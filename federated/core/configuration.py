@@ -103,7 +103,7 @@ def describe_option(name: str, value: Any) -> Any:
 
 def describe_tensor(tensor: Tensor) -> dict[str, Any]:
     """Returns dtype, shape and SHA-256 of a tensor."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
     digest = hashlib.sha256(flat.numpy().data).hexdigest()
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "digest": digest}
 

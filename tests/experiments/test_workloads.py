@@ -72,7 +72,7 @@ def _not_gzip(folder):
     ("spoil", "message"),
     [
         (_missing, "neither"),
-        (_truncated, "has .* bytes for it"),
+        (_truncated, "must have an array of shape .* bytes"),
         (_other, "not an IDX file"),
         (_swapped, "must hold n images"),
         (_not_gzip, "cannot be read"),

@@ -284,7 +284,7 @@ def followed(make, x0, *, rule, rate, queries, lengthscale, window, low=None, hi
         from_best=options.get("start") == "best",
     )
     assert len(iterates) == queries - 10
-    return expected, iterates, (min(values.min(), expected.y.min()), result.fun)
+    return expected, iterates, (min(values.min(), expected.y.min()), result.best_fun)
 
 
 BOX = {"low": np.full(4, -20.0), "high": np.full(4, 20.0), "lengthscale": 1.5, "nugget": 1e-3}
