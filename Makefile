@@ -3,7 +3,7 @@
 # make test-flower  adds Flower to .venv and runs its tests, those that start SuperNodes on loopback too
 # make fuzz         mutants of all messages and checkpoints of the federation, for an hour or so
 # make test-versions  the suite with the oldest versions that pyproject.toml allows, and with the newest
-# make check        ruff, mypy and the contracts on imports
+# make check        ruff, mypy, the contracts on imports and phrases that are not used here
 # make docs         runs the tutorials and builds the site, docs/_build/html, without network
 PYTHON ?= python3
 VENV := .venv
@@ -35,7 +35,7 @@ fuzz: $(STAMP)
 	MUTANTS=5000 $(BIN)/python -m pytest -n auto tests/federated/test_mutants.py tests/federated/flower/test_mutants.py
 
 check: $(STAMP)
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python tests/prose.py
 
 # Everything anew: what a page shows depends on the library too, of which Sphinx knows nothing.
 docs: $(DOCS)

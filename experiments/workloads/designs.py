@@ -1,6 +1,6 @@
 """Ten constrained designs of the engineering literature, whose optima are computed from the formulas.
 
-Each is a function of x that gives f and the constraints g ≤ 0, on a box. The formulas are those of:
+Each is a function of x that gives f and the constraints g ≤ 0, on a box. The formulas come from:
 
 - K. Deb, GeneAS: a robust optimal design technique for mechanical component design, 1997 (welded beam).
 - J. Golinski, Optimal synthesis problems solved by means of nonlinear programming, J. Mechanisms 5, 1970 (reducer).

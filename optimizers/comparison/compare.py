@@ -79,7 +79,7 @@ def compare(
         checkpoint: a file to which finished runs are appended. The same call with the same file makes only the missing
             runs. The body of ``fun`` is not compared.
         **options: further options of ``minimize``: ``numpy``, ``batched``, ``prox``, …. SciPy's methods, CMA-ES and
-            blind search take ``numpy``, ``batched`` and ``target`` only.
+            blind search take ``numpy``, ``batched``, ``target`` and, if they support them, ``constraints`` only.
 
     Returns:
         The least values found, of f + ψ with a prox, with a figure and a ranking.

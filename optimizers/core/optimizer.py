@@ -293,7 +293,7 @@ class Optimizer(MethodTools):
     def _judged(
         self, batch: Batch, values: Any, rows: Sequence[int], retries: int
     ) -> tuple[Tensor, Tensor, Tensor, Feasibility | None]:
-        """What the method is told, f and f + ψ of each point, NaN for failed ones, and the feasibility of the run."""
+        """f and f + ψ at each point, NaN for failed queries, and the updated feasibility of a constrained run."""
         device = self._x.device
         if self.constraint_set is None or self._feasibility is None:
             y = parse_values(values, len(rows)).to(device)

@@ -323,7 +323,7 @@ class ConstrainedModel:
         return self._unit * found[0], slopes
 
     def _uncertain(self) -> Iterator[tuple[np.ndarray, np.ndarray, ColumnsModel]]:
-        """Of each model the rows of inequalities, and what times a deviation they stay inside of, shape ``r``."""
+        """Yields, for each model, the rows of its inequalities, their margins in standard deviations, ``r``, and it."""
         columns, unequal = self.sides.columns, self.sides.lower < self.sides.upper
         for part, model in self._parts:
             inside = np.flatnonzero(np.isin(columns + 1, part) & (columns < self._evaluated) & unequal[columns])
