@@ -62,7 +62,7 @@ class FirstOrder:
         return self.step_size if plain else None
 
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
-        """One step from x: the new point, a new tensor, and the learning rate of the step.
+        """Takes a step from x; returns the new point, as a new tensor, and the learning rate of the step.
 
         If numba is installed, steps of plain Adam in float64 on the CPU are compiled; they equal torch's up to
         rounding.

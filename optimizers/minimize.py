@@ -111,8 +111,8 @@ def minimize(
             reads, and in arguments of a ``partial``, are not detected. Without source (``exec``, built-ins) the
             compiled code is compared, with a warning.
         max_seconds: the time limit of this call, after which the result so far is returned with status 4. Running
-            queries are abandoned (see ``query_timeout``) and the message gives their number. With a checkpoint the same
-            call continues for as long again. The method's own computations are not interrupted.
+            queries are abandoned (see ``query_timeout``) and the message gives their number. With a checkpoint, the
+            same call continues the run for another ``max_seconds``. The method's own computations are not interrupted.
         query_timeout: the time limit of a query in seconds, from its start. A query beyond it fails with a
             ``TimeoutError``, which ``on_failure`` treats like other exceptions. In the main thread of a process a
             signal interrupts it; a process that does not react within 5 s is killed. In other threads it cannot be

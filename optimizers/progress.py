@@ -34,7 +34,7 @@ class Progress:
     Under ``"auto"`` the main process shows a bar in notebooks, and on standard error if that is a terminal. A run under
     1 s leaves no trace: a notebook's bar appears only after that time, a terminal's is removed. Otherwise this module's
     logger gets a line at level INFO at most every 30 s. True always shows a bar, which stays; False shows nothing. A
-    call costs a reading of the clock unless a display is due. If the stream breaks, the bar ends and the run continues.
+    call only reads the clock unless a display is due. If the stream breaks, the bar ends and the run continues.
 
     Args:
         mode: ``"auto"``, True or False.

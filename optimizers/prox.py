@@ -107,7 +107,7 @@ class BoxRidge(Prox):
     """ψ(x) = weight/2 ‖x‖² if lower <= x <= upper, and inf otherwise.
 
     prox(z, step) = clip(z / (1 + step weight), lower, upper): ψ is separable, and a parabola's minimum over an interval
-    is the point nearest to its free minimum.
+    is the point nearest to its unconstrained minimum.
 
     Args:
         lower: A number, or one for each coordinate; −inf for no bound. It is rounded to the dtype of the point.
@@ -128,9 +128,9 @@ class BoxRidge(Prox):
     def __post_init__(self) -> None:
         lower, upper = _coordinates("lower", self.lower), _coordinates("upper", self.upper)
         if lower.dim() and upper.dim() and lower.shape != upper.shape:
-            raise ValueError(f"lower has {len(lower)} numbers and upper {len(upper)}; accepted: as many")
+            raise ValueError(f"lower and upper must have equally many numbers, got {len(lower)} and {len(upper)}")
         if (lower > upper).any() or (lower == math.inf).any() or (upper == -math.inf).any():
-            raise ValueError(f"lower is {lower} and upper {upper}; accepted: lower <= upper, with a point between")
+            raise ValueError(f"lower must be at most upper, with a finite number between them, got {lower} and {upper}")
         self.lower, self.upper = lower, upper
         self.weight = nonnegative("weight", self.weight)
 

@@ -32,7 +32,7 @@ METHODS: dict[str, tuple[str, str]] = {
 
 
 def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
-    """The class of a method's name; an ``Optimizer`` subclass is returned unchanged.
+    """Returns the class of the method with this name; an ``Optimizer`` subclass is returned unchanged.
 
     Raises:
         ValueError: for an unknown name; the message has the nearest one.
@@ -42,7 +42,7 @@ def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
 
 
 def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str]], base: type) -> type[Any]:
-    """The class of a name; a subclass of the base is returned unchanged.
+    """Returns the class with this name; a subclass of the base is returned unchanged.
 
     Args:
         kind: the kind of thing that is named, for messages.

@@ -12,7 +12,7 @@ from torch.quasirandom import SobolEngine
 def rsample_by_generator(
     posterior: Posterior, sample_shape: torch.Size | None, generator: torch.Generator | None
 ) -> Tensor:
-    """Samples of a posterior from normal numbers of a generator, ``sample_shape x ...``.
+    """Draws samples of a posterior, ``sample_shape x ...``, from normal numbers of a generator.
 
     Args:
         posterior: A posterior with ``base_sample_shape`` and ``rsample_from_base_samples``.

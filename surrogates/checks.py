@@ -68,7 +68,7 @@ def check_data(
 
 
 def check_observed(name: str, observed: Tensor, noise_name: str, noise: Tensor | None) -> None:
-    """Refuses observations, NaN where there was none, and their noise variances, which may be NaN there too.
+    """Checks observations and their noise variances; both may be NaN where nothing was observed.
 
     Raises:
         ValueError: If an observation is infinite, or a noise variance of an observation is not finite or is negative.
@@ -162,7 +162,7 @@ def check_not_traced(name: str, tensor: Tensor) -> None:
 
 
 def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Directions or vectors, broadcast to a shape, in a dtype.
+    """Checks directions or vectors, broadcasts them to a shape and converts them to a dtype.
 
     Raises:
         TypeError: If they are not a floating point tensor.

@@ -1,7 +1,7 @@
-"""Conditioning on derivatives of f beside its values (Eriksson et al., NeurIPS 2018; Rasmussen and Williams, Sec. 9.4).
+"""Conditioning on values and derivatives of f (Eriksson et al., NeurIPS 2018; Rasmussen and Williams, Sec. 9.4).
 
-Every observation is an entry of the jet (f, ∂₁f, …, ∂_d f, ∂₁∂₁f, ∂₁∂₂f, …, ∂_d∂_d f) at a point, whose covariances are
-derivatives of k. With those in the place of k(x, X) all formulas of ``surrogates.conditioning`` hold.
+Every observation is an entry of the jet (f, ∂₁f, …, ∂_d f, ∂₁∂₁f, ∂₁∂₂f, …, ∂_d∂_d f) at a point. The covariances of
+these entries are derivatives of k; with them instead of k(x, X), all formulas of ``surrogates.conditioning`` hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from surrogates.kernels.jets import cross_jets, prior_jets, upper_triangle
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Which entries of the jets at n points were observed, point by point, e for each point, per unit of user inputs.
+    """The observed entries of the jets at n points, numbered point by point, e for each point, per unit of user inputs.
 
     Attributes:
         X: The transformed points z, ``batch x n x d``.
@@ -43,24 +43,24 @@ class Observations:
         return jet_width(self.X.shape[-1], self.order)
 
     def after(self, points: int) -> Observations:
-        """The observations at the points after the first ones."""
+        """The observations at all points but the first ``points``."""
         entries = self.entries[self.entries >= points * self.width] - points * self.width
         slope, bend = (t if t is None or t.shape[-2] == 1 else t[..., points:, :] for t in (self.slope, self.bend))
         return Observations(self.X[..., points:, :], self.order, entries, slope, bend)
 
     def covariance(self, kernel: KernelSnapshot, others: Observations | None = None) -> Tensor:
-        """The prior covariance of the observations with others, or with themselves, ``batch x N x N'``, float64."""
+        """The prior covariance of these observations with ``others`` (None: these), ``batch x N x N'``, float64."""
         others = self if others is None else others
         blocks = unit_jets(kernel, self.X, others.X, self.order, others.order)
         rows = self._per_user_unit(blocks.transpose(-4, -3).mT).transpose(-4, -3).mT
         return others.among_columns(rows).flatten(-3, -2)[..., self.entries, :]
 
     def among_columns(self, blocks: Tensor) -> Tensor:
-        """Covariances with all entries per unit of z, ``... x q x n x r x e``, as ``... x q x r x N``."""
+        """Selects the observations in covariances with all entries, ``... x q x n x r x e``: ``... x q x r x N``."""
         return self._per_user_unit(blocks).transpose(-3, -2).flatten(-2)[..., self.entries]
 
     def mean(self, mean: Mean, further: bool) -> Tensor:
-        """The prior mean of the observations, ``batch x N``; ``further`` keeps derivatives in the hyper-parameters."""
+        """The prior mean of the observations, ``batch x N``; ``further`` keeps its graph for the hyper-parameters."""
         X, d = self.X, self.X.shape[-1]
         values = mean(X).unsqueeze(-1)
         if type(mean) in (ConstantMean, ZeroMean):
@@ -104,7 +104,7 @@ class DerivativeConditioning(Conditioning):
     """One data set of values and derivatives under one kernel, factorised.
 
     Attributes:
-        observations: What was observed; L is ``batch x N x N`` and α ``batch x N``.
+        observations: The observations; L is ``batch x N x N`` and α ``batch x N``.
     """
 
     observations: Observations | None = None
@@ -123,7 +123,7 @@ class DerivativeConditioning(Conditioning):
         return self._per_user_unit(self._with_observations(x, 1)[..., 1:, :].mT.to(x.dtype))
 
     def hessian(self, x: Tensor) -> Hessian:
-        """The Hessian in z of the posterior mean less the prior's, at the points, ``... x q x d``.
+        """The Hessian in z of the posterior mean minus the prior mean, at points ``... x q x d``.
 
         Raises:
             ValueError: If k does not have four derivatives at x = x'.

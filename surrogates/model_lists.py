@@ -16,7 +16,7 @@ from surrogates.models.gradient_model import GradientModel
 
 
 def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | PosteriorList:
-    """Returns the posterior of ∇f at X for one model, or the list of those of a ``ModelListGP``.
+    """Returns the posterior of ∇f at X for one model, or a list with the posterior of each model of a ``ModelListGP``.
 
     The models of a list may differ in data, kernels, noise and transforms, and may have several outcomes each. They are
     independent. ``mean``, ``variance`` and ``rsample`` of BoTorch's ``PosteriorList`` concatenate the gradients of

@@ -26,6 +26,6 @@ def move_attributes(holder: object, move: Move) -> None:
 
 
 def move_module_attributes(module: torch.nn.Module, move: Move) -> None:
-    """Moves what ``Module._apply`` does not move in a module and its parts, such as data, priors and pending points."""
+    """Moves the tensors of a module that ``Module._apply`` does not move, such as data, priors and pending points."""
     for part in module.modules():
         move_attributes(part, move)

@@ -131,8 +131,8 @@ class StationaryConditioning(Conditioning):
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """Computes the trace of the gradient covariance at every point, ``... x q``, float64.
 
-        The identity in the module's docstring needs A⁻¹ and E once, O(n³ + n²d). Triangular solves, O(n²d) a point, are
-        used if the identity cancels (n ≫ d), and until they have cost as much as A⁻¹.
+        The identity in the module's docstring needs A⁻¹ and E once, O(n³ + n²d). Triangular solves, O(n²d) per point,
+        are used if the identity suffers from cancellation (n ≫ d), and until they have cost as much as A⁻¹ would.
 
         Raises:
             ValueError: For Matérn 1/2.
@@ -243,9 +243,9 @@ def make_conditioning(
     alpha: Tensor,
     slope: Tensor | None = None,
 ) -> Conditioning:
-    """Returns the fastest kind of conditioning for a kernel; the arguments are those of ``Conditioning``.
+    """Returns the fastest kind of conditioning for a kernel; it takes the arguments of ``Conditioning``.
 
-    If hyperparameters or data require gradients, it is the one with a dense Jacobian.
+    If hyperparameters or data require gradients, this is a ``Conditioning`` with a dense Jacobian.
     """
     number = not (factor.requires_grad or alpha.requires_grad)
     cls = StationaryConditioning if isinstance(kernel, StationaryKernel) and number else Conditioning

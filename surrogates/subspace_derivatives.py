@@ -17,18 +17,18 @@ class SubspaceDerivatives:
     """The joint Gaussian posterior of Uᵀ∇f(x) and Uᵀ∇²f(x)U at ``batch x q`` points, in the user's units.
 
     Along p directions it has N = p + p(p+1)/2 entries: u₁ᵀ∇f, …, u_pᵀ∇f, and then uᵢᵀ∇²f uⱼ for i ≤ j, row by row:
-    (1,1), (1,2), …, (1,p), (2,2), …, (p,p). It is lazy. Of m > 1 outcomes all shapes have m after q.
-    ``HessianPosterior.along`` makes one.
+    (1,1), (1,2), …, (1,p), (2,2), …, (p,p). Results are computed when they are first read. With m > 1 outcomes, m
+    follows q in all shapes. ``HessianPosterior.along`` makes one.
 
     Args:
         conditioning: The GP conditioned on the data.
         x: The transformed points, ``batch x q x d``.
         U: The directions in transformed units, dz/dx ∘ u, ``batch x q x d x p``.
-        bends: d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, ``batch x q x d x p(p+1)/2``: the directions whose first derivatives second
-            ones have in them beside; None where d²z/dx² is 0.
+        bends: d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, ``batch x q x d x p(p+1)/2``: the directions along which a first derivative
+            is added to each second derivative. None if d²z/dx² is 0.
         of_prior_mean: The gradient and Hessian of the prior mean at the points, or None where they vanish.
         scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
-        several_outputs: Whether the last dimension of the batch is that of m > 1 outcomes.
+        several_outputs: Whether the last dimension of the batch counts m > 1 outcomes.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SubspaceDerivatives:
             return self._stacked(jets, conditioning.num_observations)
 
     def _stacked(self, of_points: list[Tensor], width: int) -> Tensor:
-        """What every point has, ``batch x N x width``, as one tensor of ``batch x q x N x width``, float64."""
+        """Stacks one tensor per point, ``batch x N x width``, to ``batch x q x N x width``, float64."""
         if of_points:
             return torch.stack(of_points, dim=-3)
         return torch.zeros(*self._x.shape[:-1], self._entries, width, dtype=torch.float64, device=self._x.device)
@@ -172,7 +172,7 @@ class SubspaceDerivatives:
 
 
 def square_of_entries(d: int, device: torch.device) -> Tensor:
-    """Where each entry of a symmetric matrix, ``d x d``, is among those with i ≤ j, row by row."""
+    """The position of each entry of a symmetric matrix, ``d x d``, among the entries with i ≤ j, row by row."""
     i, j = upper_triangle(d, device)
     at = torch.zeros(d, d, dtype=torch.long, device=device)
     at[i, j] = at[j, i] = torch.arange(len(i), device=device)

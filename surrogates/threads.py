@@ -6,8 +6,8 @@ use the cores. ``small_algebra`` keeps such work on the calling thread; larger w
 
 The limit applies to the calling Python thread only. OpenMP's number of threads (nthreads-var, one for each thread) and
 MKL's local one are set, and restored at the end, also after an exception. ``torch.set_num_threads`` is not suitable:
-threads that start meanwhile, such as an objective's in a pool, would keep its number for life. The BLAS of NumPy and
-SciPy has one number of threads for the whole process, which is not changed; no small algebra here uses it.
+threads that start meanwhile, such as an objective's in a pool, would keep its number until they end. The BLAS of NumPy
+and SciPy has one number of threads for the whole process, which is not changed; no small algebra here uses it.
 
 References:
     OpenMP Application Programming Interface, version 5.2, 2021, Secs. 2.2 and 18.2.1.

@@ -275,7 +275,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the regrets of the rules, and the adaptive γ against 1/t and the oracle, per dimension."""
+    """Judges each rule's regret, and the lead of the adaptive γ over 1/t and the other rules, in each dimension."""
     verdicts = []
     for size in settings.sizes:
         chosen = where(rows, dim=size.dim)

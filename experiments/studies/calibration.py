@@ -1,24 +1,26 @@
 """Calibration of gradient posteriors: are their bands, ZoRD's Theorem 1 and Theorem 2 right?
 
-Functions are drawn from a GP prior with their exact gradients, observed with noise at uniform points of
-the unit cube, and conditioned on with that same prior. What is then exact, and measured:
+Functions are drawn from a GP prior with their exact gradients, observed with noise at uniform points of the unit cube,
+and a GP with the same prior is conditioned on the observations. The following statements are then exact, and the
+experiment measures them:
 
-- a partial derivative lies within z posterior standard deviations as often as a standard normal within z;
+- a partial derivative lies within z posterior standard deviations of its mean with the probability that a standard
+  normal lies within z of 0;
 - E‖∇f(x) − ∇μ(x)‖² = trace ∂σ²(x);
-- Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ),
-  which Laurent and Massart's tail bound of χ²(d) gives for δ ≤ 1/e. It is judged with d + (√d + 1) ln(1/δ), which is
-  less: what holds with it holds with the paper's all the more;
+- Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ), which
+  Laurent and Massart's tail bound of χ²(d) gives for δ ≤ 1/e. It is judged with the smaller d + (√d + 1) ln(1/δ); if
+  the bound holds with this α, it holds with the paper's too;
 - Theorem 2, in the part that holds: the uncertainty never rises as observations come, in trace, in
   spectral norm and as matrices (its rate needs r < 1, and r = 1 for every differentiable stationary
   kernel).
 
-Readings: lengthscale √d/2, so that a cube's diagonal is two lengthscales in every dimension; noise
-standard deviation 0.1 of the prior's.
+Our choices: the lengthscale is √d/2, so that a cube's diagonal is two lengthscales in every dimension; the noise's
+standard deviation is 0.1 of the prior's.
 
-Beside these stands what happens where hyper-parameters are not known: functions are drawn from a prior with
-lengthscales 0.5, 0.5 and 4, the last coordinate the weak one, and 30 noisy values of each are given. Bands are those of
-the true hyper-parameters, of maximum likelihood without priors, of the fit with ``SingleTaskGP``'s default priors, and
-of the mixture over samples of the hyper-parameters under these priors (``surrogates.sample_hyperparameters``).
+A second part shows the bands if hyper-parameters are not known: functions are drawn from a prior with lengthscales 0.5,
+0.5 and 4 (the last is the weak coordinate's), and the model gets 30 noisy values of each. The bands are computed with
+the true hyper-parameters, with maximum likelihood without priors, with a fit under ``SingleTaskGP``'s default priors,
+and with a mixture over samples of the hyper-parameters under these priors (``surrogates.sample_hyperparameters``).
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ MEASURES = {"trace": "trace", "spectral_norm": "spectral norm", "order": "some d
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is drawn; lengths in sides of the cube, noise in prior standard deviations."""
+    """The settings of the draws; lengths are in sides of the cube, noise in prior standard deviations."""
 
     kernels: tuple[str, ...] = ("rbf", "matern52")
     dims: tuple[int, ...] = (2, 10)
@@ -63,7 +65,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """One design for each kernel and dimension, observed under ``functions`` functions, and what is fitted."""
+    """Measures ``functions`` functions on one design for each kernel and dimension, and the fitted bands."""
     generator = torch.Generator().manual_seed(seed)
     rows: Rows = []
     for kernel in settings.kernels:
@@ -116,7 +118,7 @@ def _calibration_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Te
 
 
 def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tensor) -> Rows:
-    """Observations come one by one; count rises of the uncertainty, and follow it relative to the prior's."""
+    """Adds observations one by one; counts rises of the uncertainty and records it relative to the prior's."""
     dim = X.shape[-1]
     model = _model(settings, key, X[:1], Y[:1].unsqueeze(-1))
     total = float(model.gradient_posterior(at).prior_trace[0])
@@ -150,7 +152,7 @@ def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tenso
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Coverage against its nominal level, known and fitted, Theorem 1's failures against δ, uncertainty against n."""
+    """Plots coverage against its nominal level, Theorem 1's failures against δ, and uncertainty against n."""
     figure, axes = plotting.panels(2, 2, height=2.2)
     (coverage, fitted), (theorem, falling) = axes
     most = max(settings.num_observations)
@@ -182,7 +184,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Bands, the trace, Theorem 1, Theorem 2, and bands with fitted hyper-parameters."""
+    """Judges the bands, the trace, Theorems 1 and 2, and the bands with fitted hyper-parameters."""
     seeds = seeds_of(rows)
     settled: list[tuple[str, dict[str, Value]]] = [
         (f"{kernel} d={dim} n={n}", {"kernel": kernel, "dim": dim, "num_observations": n})

@@ -1,15 +1,15 @@
-"""Bands of partial derivatives where hyper-parameters are not known but fitted, or averaged over.
+"""Bands of partial derivatives if hyper-parameters are unknown: fitted, or averaged over.
 
-Functions are drawn from an ARD prior, a coordinate of which has a long lengthscale and so partial derivatives of small
-variance, and are observed with noise. Bands are those of one model under
+Functions are drawn from an ARD prior and observed with noise. One coordinate has a long lengthscale, so that its
+partial derivatives have a small variance. The bands of one model are computed under
 
 - the hyper-parameters that the functions were drawn with;
 - the hyper-parameters of maximum likelihood, without priors;
-- the hyper-parameters of largest posterior density under ``SingleTaskGP``'s default kernel and likelihood, whose priors
-  are log-normal and the lengthscales' scaled with the dimension;
+- the hyper-parameters of largest posterior density under ``SingleTaskGP``'s default kernel and likelihood, with
+  log-normal priors that, for lengthscales, are scaled with the dimension;
 - a mixture over samples from that posterior.
 
-A band is the mean ± z standard deviations, of the mixture as of a Gaussian.
+A band is the mean ± z standard deviations, also for the mixture.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAYS = {
     "default_priors": MethodStyle("BoTorch's priors", GREEN, "^"),
     "averaged": MethodStyle("averaged over samples", PURPLE, "o"),
 }
-"""How hyper-parameters come about, and how that is drawn."""
+"""The sources of hyper-parameters, with their styles in the figure."""
 
 COORDINATES = {"weak": "-", "others": "--"}
 
@@ -51,15 +51,15 @@ Bands = tuple[Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is drawn and fitted; lengths in sides of the cube.
+    """The settings of the draws and fits; lengths are in sides of the cube.
 
     Attributes:
-        lengthscales: of the prior; the last is the weak coordinate's.
-        observations: of each function.
-        points: where gradients are asked for.
-        functions: of a seed, at the same points.
-        samples: of the hyper-parameters, for each function.
-        warmup_steps: of each sample's chain, from the fitted hyper-parameters.
+        lengthscales: the prior's lengthscales; the last is the weak coordinate's.
+        observations: the number of observations of each function.
+        points: the number of points at which gradients are computed.
+        functions: the number of functions of a seed, all at the same points.
+        samples: the number of samples of the hyper-parameters for each function.
+        warmup_steps: the number of warm-up steps of each sample's chain, which starts at the fitted hyper-parameters.
     """
 
     lengthscales: tuple[float, ...] = (0.5, 0.5, 4.0)
@@ -78,14 +78,14 @@ def rows_of(
     seed: int,
     generator: torch.Generator,
 ) -> Rows:
-    """Coverage at each nominal level, for each way to come by hyper-parameters.
+    """Measures the coverage at each nominal level for each source of hyper-parameters.
 
     Args:
-        settings: What is drawn and fitted.
+        settings: The settings of the draws and fits.
         levels: The nominal levels.
-        noise_sd: The noise's standard deviation, in the prior's.
-        kernel: Makes the kernel that the functions are drawn with from its lengthscales.
-        seed: What the records name.
+        noise_sd: The standard deviation of the noise, in units of the prior's.
+        kernel: A function that makes the kernel of the draws from its lengthscales.
+        seed: The seed that the records name.
         generator: The source of all draws.
     """
     n, d, count = settings.observations, len(settings.lengthscales), settings.functions
@@ -115,7 +115,7 @@ def _bands(
     at: Tensor,
     generator: torch.Generator,
 ) -> dict[str, Bands]:
-    """Mean and variance of every partial derivative, for each way."""
+    """The mean and variance of every partial derivative, for each source of hyper-parameters."""
     lengthscales = torch.tensor(settings.lengthscales, dtype=torch.float64)
     known = DerivedGP(
         X,
@@ -142,9 +142,10 @@ def _bands(
 
 
 def _fit(model: DerivedGP) -> None:
-    """The hyper-parameters of all functions at once, from GPyTorch's initial ones, without restarts (which are random).
+    """Fits the hyper-parameters of all functions at once, from GPyTorch's initial ones, without (random) restarts.
 
-    Likelihood without priors may grow along a lengthscale without end: where L-BFGS stops then is what a user has.
+    Without priors the likelihood may increase in a lengthscale without bound; the fit is then where L-BFGS stops, as
+    for a user.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizationWarning)
@@ -152,7 +153,7 @@ def _fit(model: DerivedGP) -> None:
 
 
 def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
-    """Coverage of the weak and of the other coordinates against its nominal level."""
+    """Plots the coverage of the weak coordinate and of the others against its nominal level."""
     for way, look in WAYS.items():
         for coordinate, line in COORDINATES.items():
             found = curve(rows, "level", hyperparameters=way, coordinate=coordinate, quantity="fitted_coverage")
@@ -168,7 +169,7 @@ def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
 
 
 def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:
-    """What fitted hyper-parameters do to the bands, and what helps."""
+    """Judges the bands with fitted hyper-parameters, and the remedies."""
 
     def covered(way: str) -> dict[str, np.ndarray]:
         chosen = where(rows, hyperparameters=way, quantity="fitted_coverage", level=0.95)

@@ -1,15 +1,15 @@
 """Gradient error of Fourier surrogates against the number of features M, for every kind of feature.
 
-FZooS replaces a client's GP by Bayesian linear regression on M random features, so that it can be sent. What
-that costs is the distance of its gradient ∇φ(x)ᵀw to the derived GP's ∇μ(x) on the same data, relative to the
-latter's norm. It falls as 1/√M (FZooS, Lemma E.3 for the kernel). Kinds: ``cosine`` is FZooS's (independent
-frequencies, random phases), ``paired`` has a sine and a cosine for each frequency, ``orthogonal`` frequencies
-are orthogonal in blocks, ``sobol`` ones quasi-random.
+FZooS replaces a client's GP by Bayesian linear regression on M random features, so that it can be sent. The experiment
+measures the error of this approximation: the distance of its gradient ∇φ(x)ᵀw to the derived GP's ∇μ(x) on the same
+data, relative to the norm of ∇μ(x). It falls as 1/√M (FZooS, Lemma E.3 for the kernel). ``cosine`` features are FZooS's
+(independent frequencies, random phases), ``paired`` features have a sine and a cosine for each frequency,
+``orthogonal`` frequencies are orthogonal in blocks, and ``sobol`` frequencies are quasi-random.
 
-Settings: RBF kernel (FZooS's), n = 150 data uniform in the unit cube, values drawn from that prior plus noise
-of variance 0.01, five more points for the error; the same kernel and noise are the surrogates'. The lengthscale
-is set by the root mean square distance √(d/6) of two points, one lengthscale or half of one: it decides how
-much orthogonality brings, which errs least at short distances.
+The kernel is RBF, as in FZooS. The n = 150 data are uniform in the unit cube, with values drawn from the prior plus
+noise of variance 0.01; the error is measured at five more points, and the surrogates have the same kernel and noise.
+The root mean square distance √(d/6) of two points is one lengthscale or half a lengthscale. This determines the gain
+from orthogonality, which is largest at short distances.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = ("cosine", "paired", "orthogonal", "sobol")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared; ``separations`` are root mean square distances of two data in lengthscales."""
+    """The settings of the comparison; ``separations`` are root mean square distances of two data, in lengthscales."""
 
     dims: tuple[int, ...] = (10, 300)
     separations: tuple[float, ...] = (1.0, 0.5)
@@ -45,7 +45,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Errors of all kinds and M on one data set for each dimension and separation."""
+    """Measures the errors of all kinds and all M on one data set for each dimension and separation."""
     rows: Rows = []
     for dim, separation in itertools.product(settings.dims, settings.separations):
         generator = torch.Generator().manual_seed(seed)
@@ -70,7 +70,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A column for each dimension and separation, the ratio to the paper's features below."""
+    """Plots a column for each dimension and separation, with ratios to the paper's features in the lower row."""
     cells = list(itertools.product(settings.dims, settings.separations))
     figure, axes = plotting.panels(2, len(cells), height=1.8, sharex=True, sharey="row")
     for (upper, lower), (dim, separation) in zip(axes.T, cells, strict=True):
@@ -93,7 +93,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The rate of the paper's features, and what orthogonal ones gain."""
+    """Judges the rate of the paper's features and the gain from orthogonal ones."""
     seeds = seeds_of(rows)
     least, most, high = min(settings.num_features), max(settings.num_features), max(settings.dims)
     cells = {f"d={dim} {gap:g}ℓ": (dim, gap) for dim, gap in itertools.product(settings.dims, settings.separations)}

@@ -31,7 +31,7 @@ def draw_values_and_gradients(
         f(X), ``num_draws x n``, and ∇f(X), ``num_draws x n x d``.
 
     Raises:
-        ValueError: for another kernel, or for lengthscales that are not d.
+        ValueError: for another kernel, or if there are neither one nor d lengthscales.
     """
     if kernel not in _KERNELS:
         raise ValueError(f"kernel must be one of {', '.join(_KERNELS)}, got {kernel!r}")

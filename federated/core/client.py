@@ -133,7 +133,7 @@ class Client(ABC):
         """
         phase = self._present_phase()
         if self._unfinished(phase):
-            raise RuntimeError(f"client {self.number} has queries left to ask in phase {phase!r}")
+            raise RuntimeError(f"client {self.number} must finish its queries of phase {phase!r} before it can report")
         if (asked := self._acceptance_in(phase)) is not None:
             report = self._message(phase, asked.report(), {})
         else:

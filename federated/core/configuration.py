@@ -109,7 +109,7 @@ def describe_tensor(tensor: Tensor) -> dict[str, Any]:
 
 
 def describe_rule(factory: Callable[[Tensor], torch.optim.Optimizer]) -> dict[str, Any]:
-    """Returns class and parameter groups of the torch optimizer that a factory makes."""
+    """Returns the class and the parameter groups of the torch optimizer that a factory makes."""
     rule = FirstOrder(factory, torch.zeros(1, dtype=torch.float64))
     made = factory(torch.nn.Parameter(torch.zeros(1)))
     groups = rule.state_dict()["param_groups"]

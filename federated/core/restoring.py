@@ -11,7 +11,7 @@ from torch import Tensor
 from federated.core.messages import MessageError, TensorSpec
 
 ANYTHING = bool | int | float | str | list | tuple | dict | Tensor | None
-"""Types of a saved value about which nothing is known."""
+"""The types that a saved value may have if no type is declared for it."""
 
 
 def check_saved(

@@ -32,7 +32,7 @@ from optimizers.core.files import GrowingFile, read_state, write_state
 
 FORMAT = 3
 GROWING = {"ledger": "csv", "history": "jsonl", "rows": "bin"}
-"""Appended files and their extensions."""
+"""The files beside a checkpoint that are only appended to, and their extensions."""
 
 
 class Checkpoint:

@@ -45,7 +45,7 @@ class NodeLedger:
             self.write(0, "", "opened", Spent())
 
     def write(self, round_number: int, phase: str, event: str, spent: Spent) -> None:
-        """Appends a row for a round and phase: ``begun``, ``done`` or ``gradient``, with its counts."""
+        """Appends a row with the counts of an event of a phase; the event is ``begun``, ``done`` or ``gradient``."""
         self._append(self.book, round_number, phase, event, *spent)
 
     def spent(self) -> Spent:

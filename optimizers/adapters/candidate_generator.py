@@ -70,7 +70,7 @@ class CandidateGenerator:
             if d == 2 and not _within(point, bounds) and _within(point, bounds.mT):
                 raise ValueError(
                     "bounds must have the lower bounds in the first row and the upper bounds in the second: x0 lies "
-                    "outside of them, and inside if they are pairs; pass their transpose"
+                    "outside these bounds, but inside their transpose, which is probably meant"
                 )
         self.maximize = check_boolean("maximize", maximize)
         box = None if bounds is None else bounds.mT
@@ -128,9 +128,8 @@ class CandidateGenerator:
         The same candidates are returned until they are observed.
 
         Args:
-            q: how many candidates to return. Where fewer are pending, the optimizer chooses more, given those that are
-                pending, unless it needs their values first; then fewer are returned. None stands for the optimizer's
-                own batch.
+            q: the number of candidates to return. If fewer are pending, the optimizer chooses more, given the pending
+                ones; if it needs their values first, fewer than q are returned. None means the optimizer's own batch.
 
         Raises:
             RuntimeError: if the run is over.

@@ -37,13 +37,13 @@ class ModuleObjective:
     With ask and tell: ``opt.tell(batch, objective(batch))``.
 
     **In place.** The points of a batch are written over the parameters one at a time, piece by piece, from the batch's
-    base and its addressed directions; then the base itself is copied back. The parameters thus end as the base, bit for
-    bit (rounded if their dtype is narrower), whether the loss returned or raised, and the module follows the iterate.
-    In units of the parameters' memory, a run of DeComFL, or of HiSo with ``curvature=GroupProbe(groups=module)``, needs
-    2 with ``in_place=True``: the module and x. The paper's HiSo also stores the vector H; momentum, ``track_best`` and
-    a float32 x of a bfloat16 module need one more each. Other methods also store new iterates, moments and whole
-    directions. Chunks need a few MB, and the forward pass its own memory. A point given as a vector is evaluated over a
-    saved copy of the parameters.
+    base and its addressed directions; then the base itself is copied back. After an evaluation, even one that raised an
+    exception, the parameters thus equal the base bit for bit (rounded if their dtype is narrower), so the module
+    follows the iterate. In units of the parameters' memory, a run of DeComFL, or of HiSo with
+    ``curvature=GroupProbe(groups=module)``, needs 2 with ``in_place=True``: the module and x. The paper's HiSo also
+    stores the vector H; momentum, ``track_best`` and a float32 x of a bfloat16 module need one more each. Other methods
+    also store new iterates, moments and whole directions. Chunks need a few MB, and the forward pass its own memory. If
+    a point is given as a vector, the parameters are saved before its evaluation and restored afterwards.
 
     **Restored state.** A query does not change buffers (also of batch normalisation), the training modes of submodules,
     or the global random state, and records no gradient. Random numbers drawn by the loss, as in dropout, are a function

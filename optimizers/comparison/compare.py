@@ -34,10 +34,10 @@ Method = str | type | tuple[str | type, Mapping[str, Any]]
 """A method's name, an ``Optimizer`` subclass, or either with options."""
 
 NEED_MORE = ("gradient_descent", "accelerated_zo")
-"""Methods that need more than values: a gradient, and a strong convexity."""
+"""Methods that need more than values: the gradient, or a constant of strong convexity."""
 
 OUTSIDE_TAKES = ("numpy", "batched", "target", "constraints")
-"""The options of ``minimize`` that methods from outside take too."""
+"""The options of ``minimize`` that SciPy's methods, CMA-ES and blind search take too."""
 
 
 def compare(
@@ -85,8 +85,8 @@ def compare(
         The least values found, of f + ψ with a prox, with a figure and a ranking.
 
     Raises:
-        ValueError: for fewer than two seeds, starts that are not one per seed, a method that needs derivatives, an
-            option that a method does not take, a checkpoint that is damaged or from another call, or arguments that
+        ValueError: for fewer than two seeds, a number of starts other than ``seeds``, a method that needs derivatives,
+            an option that a method does not take, a checkpoint that is damaged or from another call, or arguments that
             ``minimize`` rejects.
         TypeError: with more than one job, for objects that cannot be pickled.
         ImportError: for "cma" without its package.

@@ -44,7 +44,7 @@ SEARCHES = ("random", "sobol")
 NAMES = (*SCIPY, "cma", *SEARCHES)
 
 CMA_SIGMA = 0.3
-"""CMA-ES's first standard deviation over a side of the box (Hansen, *The CMA Evolution Strategy: A Tutorial*)."""
+"""CMA-ES's initial standard deviation, in sides of the box (Hansen, *The CMA Evolution Strategy: A Tutorial*)."""
 
 
 def outside_name(method: Any) -> str | None:
@@ -56,7 +56,9 @@ def outside_name(method: Any) -> str | None:
     """
     name = method.lower() if isinstance(method, str) else ""
     if name in NEED_DERIVATIVES:
-        raise ValueError(f"{method!r} needs derivatives, which are not available; methods without: {', '.join(NAMES)}")
+        raise ValueError(
+            f"{method!r} needs derivatives, which are not available; methods that need none: {', '.join(NAMES)}"
+        )
     if name == "cma" and importlib.util.find_spec("cma") is None:
         raise ImportError(
             "'cma' needs the package cma, not installed here; "
@@ -66,7 +68,7 @@ def outside_name(method: Any) -> str | None:
 
 
 class Ended(Exception):
-    """Raised to end a method at a query beyond its budget, or after its target or an error of the objective."""
+    """Raised to end a method: at a query beyond its budget, at its target, or after an error of the objective."""
 
 
 class Constrained(Protocol):
@@ -158,8 +160,8 @@ def run_outside(
     With restarts, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
     methods unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
 
-    An error of the method before its first query is raised; a later one ends the run, or with restarts the present
-    start, and is logged.
+    An error of the method before its first query is raised. A later error is logged and ends the run or, with restarts,
+    the current start.
 
     Args:
         name: a name in ``NAMES``.

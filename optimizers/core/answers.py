@@ -38,7 +38,7 @@ class Answers:
         return [i for i in range(len(self.batch)) if i not in self.told]
 
     def rows(self, which: Sequence[int] | None) -> list[int]:
-        """The indices of the points whose values are told now, checked; None means all q.
+        """Checks and returns the indices of the points whose values are told; None means all q.
 
         Raises:
             ValueError: if an index is out of range or told twice.
@@ -84,7 +84,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Pending:
-    """The pending batches, the oldest first. It is immutable: a change returns a new object.
+    """The pending batches, the oldest first. The object is immutable; its methods return changed copies.
 
     Attributes:
         answers: each batch with its values told so far.

@@ -22,14 +22,14 @@ SEARCH_WIDTH = 10.0
 class Domain:
     """A box and the coordinates in which it is searched.
 
-    In search coordinates z a point is x = origin + unit ∘ z, x in user coordinates; without a unit z = x.
+    A point z in search coordinates is the point x = origin + unit ∘ z in user coordinates, or x = z without a unit.
 
     Attributes:
         lower: lower bounds in user units, shape ``d``; −inf for no bound.
         upper: upper bounds in user units, shape ``d``; inf for no bound.
         unit: user units per search unit, shape ``d``, 1 where a variable is not rescaled; None if none is.
         confine: whether ``to_user`` projects onto the box.
-        width: a rescaled variable's side in search coordinates.
+        width: the width of a rescaled variable's interval in search coordinates.
     """
 
     lower: Tensor
@@ -154,7 +154,7 @@ def _pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
         hint = "; pass the transpose of BoTorch's 2 x d" if shape == (2, d) else ""
         raise ValueError(f"bounds must have shape ({d}, 2), a pair for each coordinate, got {shape}{hint}")
     if len(bounds) != d:
-        raise ValueError(f"bounds must be {d} pairs (lower, upper), one a coordinate, got {len(bounds)}")
+        raise ValueError(f"bounds must be {d} pairs (lower, upper), one for each coordinate, got {len(bounds)}")
     lower, upper = np.empty(d), np.empty(d)
     for j, pair in enumerate(bounds):
         try:

@@ -25,7 +25,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def mark_failures(ax: Axes, at: Any, label: str) -> None:
-    """Marks failures on the horizontal axis at the positions ``at``, because they have no value."""
+    """Marks failed queries, which have no value, on the horizontal axis at the positions ``at``."""
     if len(at):
         ax.plot(
             at, [0.0] * len(at), "x", color="tab:red", transform=ax.get_xaxis_transform(), clip_on=False, label=label

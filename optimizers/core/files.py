@@ -106,7 +106,7 @@ class GrowingFile:
 
     @classmethod
     def opened(cls, path: str | os.PathLike[str], size: int, sha256: str) -> tuple[Self, bytes]:
-        """Opens the file as it was when it had ``size`` bytes; returns it and these bytes.
+        """Opens an existing file, of which only the first ``size`` bytes count; returns it and these bytes.
 
         Raises:
             OSError: if it cannot be read.
@@ -118,7 +118,7 @@ class GrowingFile:
         made.size = len(data)
         made._digest.update(data)
         if made.size != size or made.sha256 != sha256:
-            raise ValueError(f"{made.path.name} does not begin with the {size} bytes that were written with it")
+            raise ValueError(f"{made.path.name} no longer begins with the {size} bytes that were written to it")
         return made, data
 
 

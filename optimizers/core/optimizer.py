@@ -49,7 +49,8 @@ class Optimizer(MethodTools):
         seed: seed of all random numbers, 0 ≤ seed < 2⁶⁴.
         target: stop when f + ψ ≤ target.
         stagnation: stop after this many queries without a new best value.
-        max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500, until one succeeds.
+        max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500 until a query
+            succeeds, then never.
         rescale: whether each variable with two finite bounds is searched on [0, 10] (ZoRD, Appx. C.1), to which step
             sizes and radii then refer. True needs a finite box; None: the method's default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
@@ -193,7 +194,7 @@ class Optimizer(MethodTools):
         self._stop_reason = self._stop_reason or StopReason(reason)
 
     def reconsider(self) -> None:
-        """Clears the stop reason, then applies ``target``, ``max_failures`` and ``stagnation`` as they are now."""
+        """Clears the stop reason, then applies the present ``target``, ``max_failures`` and ``stagnation``."""
         self._stop_reason = None
         if self.queries:
             self._stop_if_due()
@@ -220,8 +221,9 @@ class Optimizer(MethodTools):
     def ask_another(self) -> Batch | None:
         """A further batch to evaluate while others are pending; the first one is ``ask``'s.
 
-        None: the method waits for pending values, the budget holds no more, or the run is over. Batches may be told in
-        any order; the method uses a batch when all its values are told. The run is a function of the order of calls.
+        Returns None if the method waits for pending values, the budget allows no further query, or the run is over.
+        Batches may be told in any order; the method uses a batch when all its values are told. The run is a function of
+        the order of calls.
         """
         if not self._out:
             return None if self.stopped else self.ask()
@@ -264,7 +266,7 @@ class Optimizer(MethodTools):
         rows = answers.rows(which)
         check_integer("retries", retries, 0)
         if not rows and not retries:
-            raise ValueError("which must name a point of the batch, or retries be positive")
+            raise ValueError("which must name a point of the batch unless retries is positive")
         if retries > self.spare:
             raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
         told, y, totals, feasibility = self._judged(batch, values, rows, retries)
@@ -334,7 +336,7 @@ class Optimizer(MethodTools):
         return OptimizeResult(x=x, fun=fun, nfev=self.queries, nit=self.iterations, nfail=self.failures)
 
     def result(self, reason: StopReason | None = None) -> Result:
-        """The run so far; ``reason`` says why the caller ended a run that is not over."""
+        """The result of the run so far; ``reason`` is the stop reason of a run that the caller ends early."""
         reason, record = self.stop_reason or reason, self._record
         history = OptimizeResult(record.history())
         if self.store_points and not record.points:

@@ -147,7 +147,7 @@ def check_run(
 
 
 def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
-    """Raises ``TypeError`` for a prox that is not callable, ``ValueError`` for one that bounds or rescaling exclude."""
+    """Raises ``TypeError`` for a prox that is not callable, ``ValueError`` if bounds or rescaling exclude this prox."""
     optional(check_boolean, "rescale", rescale)
     if prox is None:
         return
@@ -160,7 +160,7 @@ def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
 
 
 def prox_description(prox: Any) -> str | None:
-    """The class name of a prox and, for a dataclass such as ``L1``, its numbers; states identify their prox by it."""
+    """The class name of a prox and, for a dataclass such as ``L1``, its numbers: the identity of a prox in states."""
     if prox is None:
         return None
     fields = dataclasses.fields(prox) if dataclasses.is_dataclass(prox) else ()

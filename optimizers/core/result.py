@@ -24,12 +24,13 @@ class Result(OptimizeResult):
     It is made from a mapping of its entries. Its arrays are NumPy's if the run was made with NumPy arrays, tensors
     otherwise.
 
-    **Noisy values.** If values are noisy, the query of the least value is a lucky one. A method with a Gaussian
-    process then gives as ``x`` the query of least posterior mean in its last window, as ``fun`` that mean, and as
-    ``fun_std`` its standard deviation, which ignores the uncertainty of hyperparameters. Values are noisy for
-    ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``TuRBO`` with ``noisy=True``, and if
-    ``SurrogateTrustRegion`` has found it out. In every other run ``x`` and ``fun`` are the best query and its value,
-    and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use the values as told.
+    **Noisy values.** If values are noisy, the query of the least value is a lucky one. A method with a Gaussian process
+    then gives as ``x`` the query of least posterior mean in its last window, as ``fun`` that mean, and as ``fun_std``
+    its standard deviation, which ignores the uncertainty of hyperparameters. Values are noisy for
+    ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``TuRBO`` with ``noisy=True``, and for
+    ``SurrogateTrustRegion`` also if it has detected noise. In every other run ``x`` and ``fun`` are the best query and
+    its value, and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use the values
+    as told.
 
     Attributes:
         x: the best point, shape ``d``, or for noisy values that of least posterior mean; x0 before the first success.
@@ -113,7 +114,7 @@ class Result(OptimizeResult):
         """Plots the best value against the queries; failed queries are marked on the horizontal axis.
 
         Args:
-            ax: the axes; None: those of a new figure, which does not become pyplot's current one if there is one.
+            ax: the axes; None: those of a new figure. If pyplot has a current figure, it stays the current one.
         """
         history, ax = to_numpy(self.history), axes_or_new(ax)
         queries = np.arange(1, len(history.y) + 1)

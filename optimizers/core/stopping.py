@@ -1,4 +1,4 @@
-"""When a run stops, and how its result describes the end."""
+"""The rules that stop a run, and the entries of its result that describe the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_FAILURES = 1500
 """The limit of ``"auto"``: if 0.2% of the box is feasible, 1500 uniform points hit it with probability 95%."""
 
 FEW = 0.1
-"""A run whose best value does not fall is suspicious if a smaller share of its values is distinct."""
+"""If the best value does not fall and a smaller share of the values is distinct, ``stood_still`` reports the run."""
 
 
 class StopReason(StrEnum):
@@ -118,7 +118,7 @@ def stood_still(record: Record, follows_estimates: bool) -> str:
 
     That is the case if all values are equal; if fewer than the share ``FEW`` of them are distinct and none improved on
     the start and initial design; or if the iterate of a method that follows estimates never moved, because they were 0
-    or lost in rounding. A run that only evaluated its design, and values that are not kept, are not judged.
+    or lost in rounding. A run that only evaluated its design is not judged, nor are values that were not kept.
     """
     values = [value for value in record.values if not math.isnan(value)]
     distinct = len(set(values))

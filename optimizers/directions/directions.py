@@ -123,7 +123,7 @@ class Directions:
         return torch.as_tensor(betainc(0.5, (self.d + 1) / 2.0, sides).mean(0)).to(below)
 
     def axis(self, step: int, row: int) -> int:
-        """The axis of a ``"coordinate"`` row: the upper half of d times 64 random bits."""
+        """The axis of a ``"coordinate"`` row: the integer part of d·r/2⁶⁴ for a random 64-bit number r."""
         a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
         return int(((a << 32) | b) * self.d) >> 64
 

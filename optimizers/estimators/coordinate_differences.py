@@ -18,7 +18,7 @@ from optimizers.estimators.finite_differences import SCHEMES
 
 @dataclass(frozen=True)
 class CoordinateDifferences(GradientEstimator):
-    """Finite differences along all or some coordinates: g_j, not random (Katyusha eq. 3, whose printed 2β is β).
+    """Finite differences g_j along all or some coordinates (Katyusha eq. 3, with β instead of the printed 2β).
 
     Forward, d + 1 queries (x first): g_j = (f(x + λe_j) − f(x))/λ, exact for linear f, with error λ/2 ∂²f/∂x_j² to
     first order. Central, 2d queries (all x + λe_j, then all x − λe_j): g_j = (f(x + λe_j) − f(x − λe_j))/(2λ), exact
@@ -26,8 +26,8 @@ class CoordinateDifferences(GradientEstimator):
     distribution="coordinate")``.
 
     λ is the displacement after rounding and projection. A forward difference goes to −λe_j if +λe_j leaves a box that
-    confines queries and the other side has more room; otherwise x at its upper bound would never see a descent
-    direction away from it. The derivative is 0 where the box leaves no room and where a query failed; ``differences``
+    confines queries and the other side has more room; otherwise an x at its upper bound would never find a descent
+    direction into the box. The derivative is 0 where the box leaves no room and where a query failed; ``differences``
     is then below d.
 
     Args:

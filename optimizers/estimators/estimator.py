@@ -1,4 +1,4 @@
-"""The interface of gradient estimators: points to query, values to a gradient, failed queries left out."""
+"""The interface of gradient estimators: they choose points to query and turn the values into a gradient."""
 
 from __future__ import annotations
 

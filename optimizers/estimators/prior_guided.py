@@ -61,7 +61,8 @@ class PriorGuidedDifferences(GradientEstimator):
     def frame(self, step: int) -> Tensor:
         """The prior and n − 1 directions orthonormal to it and to each other, float64, ``n x d``.
 
-        The others are Gram-Schmidt's of standard normals, hence Haar-distributed in the complement of p.
+        Gram-Schmidt orthonormalization of standard normals gives the others, which are thus Haar-distributed in the
+        complement of p.
         """
         d = len(self.prior)
         frame = torch.empty(min(self.directions, d), d, dtype=torch.float64, device=self.prior.device)

@@ -25,7 +25,7 @@ class ES(EstimatedDescent):
 
     Args:
         x0: initial point, shape ``d``.
-        antithetic: n/2 pairs of opposite directions; n must be even.
+        antithetic: whether directions come in n/2 opposite pairs; n must then be even.
         distribution: a distribution of ``Directions``; ZoRD's is ``"orthonormal"``.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         query_iterate: whether f(x), which the estimate does not need, is queried in every iteration and not only in the

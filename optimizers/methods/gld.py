@@ -21,7 +21,7 @@ def halved_radii(widest: float, narrowest: float) -> list[float]:
 
 @dataclass
 class GLDState:
-    """f + ψ at the iterate; inf before x0 is queried, and if that failed."""
+    """f + ψ at the iterate; inf before x0 is queried, and if that query failed."""
 
     value: float = math.inf
 

@@ -27,7 +27,7 @@ class GradientDescentState:
 
 
 class GradientDescent(Optimizer):
-    """Proximal first-order descent with exact gradients (ZoRD's GD with true derivatives, Fig. 3).
+    """Proximal descent with exact gradients (ZoRD's GD with true derivatives, Fig. 3).
 
     A step queries f(x), calls jac(x), and moves x ← prox(rule(x, ∇f(x))). If the value or gradient is not finite, the
     iterate moves halfway back to the last point where both were.

@@ -27,7 +27,7 @@ from optimizers.running.version import Version, file_of
 logger = logging.getLogger(__name__)
 
 Resume = Literal["check", "anyway", "restart"]
-"""How values of another version of the function are treated: raise, keep them, or (always) discard all values."""
+"""The treatment of values of another version of the function: raise, keep them, or (in any case) start over."""
 
 FORMAT = 1
 LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
@@ -194,7 +194,9 @@ class Checkpoint:
             self.attempts.update({(number, i): n for number, i, n in state["attempts"]})
             done = state["events"]
             if len(events) < done:
-                logger.warning("%s is shorter than %s, which is complete and used", self._journal_path, self.path)
+                logger.warning(
+                    "%s is shorter than %s: the latter is complete and is used", self._journal_path, self.path
+                )
                 events = [[]] * done
                 while self._journal.count < done:
                     self._journal.write("lost")
@@ -284,8 +286,8 @@ class Checkpoint:
             batch = optimizer.ask_another()
             if batch is None or (batch.id, digest(batch)) != tuple(rest):
                 raise ValueError(
-                    f"batch {rest[0]} now has other points, so that its values cannot be used. Points depend on "
-                    "library versions, the number of threads and the processor: continue where the run began"
+                    f"batch {rest[0]} now has other points, so its values cannot be used: resume with the library "
+                    "versions, the number of threads and the processor that the run began with"
                 )
         elif kind == "out":
             sent.update((rest[0], i) for i in rest[1])

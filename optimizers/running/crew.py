@@ -231,7 +231,7 @@ def _raised_elsewhere(data: bytes | None, text: str, lines: str) -> Raised:
 
 
 def answered(errand: Errand) -> list[float] | Raised:
-    """Returns what a call returns or raises, so that any other exception of a future comes from the executor."""
+    """Returns a call's result or its exception, so that an exception raised by a future comes from the executor."""
     try:
         return errand.limit(errand.call)
     except BaseException as error:

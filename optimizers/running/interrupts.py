@@ -99,7 +99,8 @@ class Interrupts:
 def follow_parent() -> None:
     """In a worker process: ignores interrupts, and exits when the parent does, even if it is killed.
 
-    The end of a pipe is not enough: forked workers and those of a ``concurrent.futures`` pool hold its other side too.
+    Waiting for the end of a pipe would not be enough, because forked workers and those of a ``concurrent.futures`` pool
+    also hold its other end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -129,7 +129,7 @@ class Journal:
             self.give_up()
 
     def give_up(self) -> None:
-        """Closes the file as it is."""
+        """Closes the file without writing waiting events."""
         _open.discard(self)
         try:
             self._file.close()

@@ -21,14 +21,14 @@ SLACK = 1.0
 """Extra seconds for a query that runs in another process, so that the run's own limit comes first."""
 
 LEAST = 1e-3
-"""The least limit in seconds; an alarm in 0 s is none."""
+"""The least limit in seconds, because an alarm that is set to 0 s never goes off."""
 
 GRACE = 5.0
-"""Seconds after its limit at which a query that did not end takes its process down."""
+"""The seconds after its limit at which a query that has not ended is killed with its process."""
 
 
 class OutOfTime(BaseException):
-    """Raised for a query that still runs when the run's time is spent; it has not failed."""
+    """Raised in a query that still runs when the run's time is spent; the query does not count as failed."""
 
 
 class _Alarm(BaseException):

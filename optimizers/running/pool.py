@@ -37,26 +37,27 @@ def run_tasks(
     threads: int | None = None,
     died: Callable[[Task], object] = _raise_died,
 ) -> None:
-    """Evaluates a function at each task, and calls ``keep`` with each result in this process as soon as it arrives.
+    """Evaluates a function at each task, and calls ``keep`` with each result as soon as it arrives.
 
-    With one job or one task everything runs in this process. Otherwise tasks start in the order given, at most ``jobs``
-    at a time, each with its own copy of ``function``, in processes with this one's default dtype. If a process dies,
-    the tasks that were running are run again, each alone in a process, and ``died`` is called with each task whose
-    process dies again. An interrupt, or an exception in ``function``, ``keep`` or ``died``, ends all processes; results
-    that have arrived are kept before it is raised.
+    With one job or one task, everything runs in this process. Otherwise tasks start in the order given, at most
+    ``jobs`` at a time, in spawned processes that have this process's default dtype; each task gets its own copy of
+    ``function``. ``keep`` and ``died`` are always called in this process. If a process dies, the tasks that were
+    running are repeated, each alone in a process, and ``died`` is called with each task whose process dies again. An
+    interrupt, or an exception in ``function``, ``keep`` or ``died``, ends all processes; ``keep`` gets the results that
+    have arrived before the exception is raised.
 
     Args:
         function: picklable if there are several jobs.
         tasks: picklable if there are several jobs.
         keep: called with a task and its result.
         jobs: the number of processes.
-        threads: threads of torch and of linear algebra in started processes, and here while tasks run; None: as many
-            threads of torch as in this process.
+        threads: the number of threads of torch and of linear algebra, in spawned processes and, while tasks run, in
+            this one. None: torch's number of threads in this process.
         died: called with a task whose process dies; by default it raises.
 
     Raises:
         RuntimeError: by default, if a task's process dies.
-        TypeError: if ``function`` cannot be pickled (before any task starts) or not be loaded in another process.
+        TypeError: if ``function`` cannot be pickled (raised before any task starts), or another process cannot load it.
     """
     payload = b"" if jobs == 1 else _pickled(function)
     with _limited(threads):

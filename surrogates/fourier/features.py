@@ -66,10 +66,10 @@ class FourierFeatures:
     the experiment ``fourier-features`` compares their errors. Appx. D prints the scale as 2/√M, which gives 2k; √(2/M),
     as in the proof of Lemma E.3, gives k. Eq. 3's Φ, ``M x n``, is the transpose of ``features``.
 
-    The hyper-parameters are read once, rounded to 12 digits; later changes of the kernel change nothing here. The
-    random integers and uniforms behind ``frequencies`` are bitwise the same on every machine, for any number of
-    threads and any dtype; the frequencies themselves are float64 and may differ in the last places between builds of
-    scipy and LAPACK, which moves φ by as little. ``fingerprint`` is therefore made from the arguments.
+    The hyper-parameters are read once, rounded to 12 digits; later changes of the kernel have no effect. The random
+    integers and uniforms behind ``frequencies`` are bitwise the same on every machine, for any number of threads and
+    any dtype; the frequencies themselves are float64 and may differ in the last places between builds of scipy and
+    LAPACK, which moves φ by as little. ``fingerprint`` is therefore made from the arguments.
 
     Results have the dtype and device of the points that are given.
 
@@ -77,13 +77,13 @@ class FourierFeatures:
         kernel: ``RBFKernel`` or ``MaternKernel`` (ν = 3/2, 5/2) of exactly these types, ARD or not, alone or in
             ``ScaleKernel``s.
         d: The dimension of x.
-        num_features: M, which is even but for ``"cosine"``.
+        num_features: M; it must be even unless the kind is ``"cosine"``.
         seed: The seed of the draws, in [0, 2⁶⁴).
         kind: One of ``surrogates.fourier.features.KINDS``.
 
     Attributes:
         frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64, on the CPU until ``to``.
-        phases: b, ``M``, or None but for ``"cosine"``.
+        phases: b, ``M``, for ``"cosine"``; None for the other kinds.
         scale: √(2o/M).
 
     Raises:
@@ -228,8 +228,8 @@ class FourierFeatures:
     def gradient(self, X: Tensor, w: Tensor) -> Tensor:
         """∇φ(x)ᵀw, the gradient of ``value``, ``batch x q x d``, for weights w of ``M`` (FZooS eq. 4); errors as there.
 
-        With p_j = v_jᵀx it is √(2o/M) Σ_j (w_{h+j} cos p_j − w_j sin p_j) v_j: two products with the frequencies and
-        no ``M x d`` temporary, and for one point, compiled, one reading of the frequencies.
+        With p_j = v_jᵀx it is √(2o/M) Σ_j (w_{h+j} cos p_j − w_j sin p_j) v_j: two products with the frequencies and no
+        ``M x d`` temporary. For one point, a compiled loop reads the frequencies only once.
         """
         self._check(X)
         self._check_weights(w, X)

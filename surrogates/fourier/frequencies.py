@@ -56,8 +56,9 @@ def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> A
 
     Directions are the columns of independent Haar matrices. The radii are independent of them: one from each of
     ``count`` equally likely slices of the distribution of ‖ω‖, in order. A row picked at random has ω's exact
-    distribution, so averages over the rows are unbiased. Yu et al. draw radii independently; slices cost nothing, tame
-    Matérn's heavy tail, and give a block rows of nearly one length, for which orthogonality helps most.
+    distribution, so averages over the rows are unbiased. Yu et al. draw radii independently. Slices cost nothing,
+    reduce the effect of Matérn's heavy tail, and give the rows of a block nearly equal lengths, for which orthogonality
+    helps most.
     """
     dim = density.dim
     radii = density.radius((np.arange(count) + uniforms(seed, RADII, count)) / count)

@@ -1,4 +1,4 @@
-"""Bayesian linear regression with appended rows, in the number of rows or of weights, whichever is smaller."""
+"""Bayesian linear regression with appended rows, in matrices of the smaller size: rows or weights."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class NotFittedError(ValueError):
 
 
 class FourierSurrogate:
-    """The Gaussian process with kernel φ(x)ᵀφ(x'), held by its M weights (FZooS eqs. 3-4).
+    """The Gaussian process with kernel φ(x)ᵀφ(x'), represented by its M weights (FZooS eqs. 3-4).
 
     The model is f(x) = m + φ(x)ᵀw with w ~ N(0, I). Given y with noise s² at the n rows of X, and Φ = φ(X)ᵀ,
 

@@ -170,7 +170,7 @@ def periodic(kernel: PeriodicKernel, copied: Copied) -> KernelFunctions:
 
 
 def spectral_mixture(kernel: SpectralMixtureKernel, copied: Copied) -> KernelFunctions:
-    """k = Πᵢ Σₘ wₘ exp(−2π²δᵢ²σₘᵢ²) cos(2πδᵢμₘᵢ), the product over inputs of mixtures, as GPyTorch has it."""
+    """k = Πᵢ Σₘ wₘ exp(−2π²δᵢ²σₘᵢ²) cos(2πδᵢμₘᵢ): a product of one mixture per input, as in GPyTorch."""
     weights = copied(kernel.mixture_weights)[..., None, None, None]
     means, scales = (copied(t).unsqueeze(-2) for t in (kernel.mixture_means, kernel.mixture_scales))
 

@@ -76,7 +76,7 @@ def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) ->
 
 
 def numbers_of(profile: object) -> tuple[int, float] | None:
-    """The number of a built-in profile and its exponent, as ``h`` takes them; None for any other."""
+    """The arguments of ``h`` for a built-in profile, its number and its exponent; None for any other profile."""
     if not isinstance(profile, RadialProfile):
         return None
     return _PROFILES[profile.name], 1.0 if profile.alpha is None else profile.alpha.item()

@@ -175,7 +175,7 @@ class StationaryKernel:
         return x if self.active_dims is None else x[..., self.active_dims]
 
     def row_scales(self, r2: Tensor) -> Tensor:
-        """c = 2 o h'(r²), float64, shaped as r²."""
+        """The scales c = 2 o h'(r²) of the Jacobian's rows, float64, with the shape of r²."""
         return 2 * self.outputscale.double() * self.profile.h1(r2.double())
 
 

@@ -1,1 +1,1 @@
-"""Cholesky factors: safe ones, growing ones, and one whose row is replaced."""
+"""Cholesky factors that are checked, grow by rows, or are updated when a row is replaced."""

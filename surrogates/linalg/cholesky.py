@@ -1,8 +1,8 @@
 """Lower Cholesky factors L Lᵀ = A in float64, rejected if a pivot is only rounding error.
 
 LAPACK returns a factor without an error even if a pivot is within n ε of zero relative to its diagonal entry. A solve
-with it would return rounding error, so every function here treats the pivot as lost. For a covariance that may be
-singular increasing jitters, relative to its diagonal, are tried.
+with it would return rounding error, so every function here treats the pivot as lost. If a covariance may be singular,
+increasing jitters are tried, relative to its diagonal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Posterior variances as differences that rounding may make negative: at least ε times the prior variance.
+"""Differences of prior and explained variances, which rounding may make negative; they are at least ε times the prior.
 
-Zero would be no better as a floor: whether the difference is above or below it is chance and changes with the units.
+The floor is not 0, because only rounding would decide whether a difference is above it, differently in other units.
 """
 
 from __future__ import annotations

@@ -374,7 +374,7 @@ class GradientObservationGP(GradientModel):
         diagonal = torch.diagonal(covariance, dim1=-2, dim2=-1)
         if bool(diagonal.isnan().any()):
             raise ValueError(
-                "A derivative was observed in an input in which the kernel has none, such as a category; make it NaN."
+                "A derivative was observed in an input without derivatives, such as a category; pass NaN there."
             )
         units = torch.exp2(diagonal.detach().log2().div(2.0).round())
         scaled = covariance / units.unsqueeze(-1) / units.unsqueeze(-2)

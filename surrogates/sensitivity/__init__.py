@@ -1,1 +1,1 @@
-"""Questions to the posterior of a gradient: sensitivities, active subspaces, partial dependence, and their plots."""
+"""Quantities from the posterior of a gradient: sensitivities, active subspaces, partial dependence, and their plots."""

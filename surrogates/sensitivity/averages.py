@@ -1,4 +1,4 @@
-"""The points that an average over the inputs is taken over, and the joint posterior of the function there."""
+"""The points over which a function is averaged, and its joint posterior at these points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def averaging_points(bounds: Tensor | None, X: Tensor | None, num_points: int, s
         seed: The seed of the scrambling.
 
     Raises:
-        TypeError: If what is given is no floating point tensor, or ``num_points`` or ``seed`` no integer.
+        TypeError: If the box or sample is not a floating point tensor, or ``num_points`` or ``seed`` is not an integer.
         ValueError: If both or neither are given, a shape is wrong, an entry is NaN or infinite, or a lower end is not
             below its upper end.
     """
@@ -68,7 +68,7 @@ def joint_moments(model: Any, X: Tensor) -> tuple[Any, Tensor]:
     if not hasattr(model, "joint_posterior"):
         raise TypeError(
             f"{type(model).__name__} has no joint_posterior of values and gradients; surrogates.DerivedGP and "
-            "surrogates.GradientObservationGP have one; of a list of models, take them one by one."
+            "surrogates.GradientObservationGP have one; for a list of models, pass one model at a time."
         )
     (N, d), models = X.shape, torch.Size(getattr(model, "batch_shape", ())).numel() * model.num_outputs
     entries = models * (N * (d + 1)) ** 2

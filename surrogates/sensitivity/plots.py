@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.975
-"""A sign is marked as sure from this probability on."""
+"""The probability from which a sign counts as certain."""
 
 
 def plot_sensitivity(

@@ -20,13 +20,13 @@ Pair = tuple[float, float]
 Matrix = tuple[float, float, float]
 
 GRADIENT, DECREASE = 1e-5, 2.2e-9
-"""The projected gradient, and the share of the value that a step gains, at which a search ends (as L-BFGS-B's)."""
+"""The tolerances at which a search ends: of the projected gradient, and of a step's relative gain (as L-BFGS-B's)."""
 
 SUFFICIENT, CURVATURE = 1e-4, 0.9
-"""The share of its slope that a step has to gain, and that may be left where it ends (the Wolfe conditions)."""
+"""The constants c₁ and c₂ of the Wolfe conditions."""
 
 LONGEST, LENGTHENED, TRIALS = 2.0, 4.0, 20
-"""The longest first trial of a step, the factor from one trial to a longer one, and the most trials."""
+"""The longest first trial of a step, the factor by which a trial is lengthened, and the largest number of trials."""
 
 
 class Point(NamedTuple):

@@ -29,14 +29,14 @@ class KeptWindow:
 
     Attributes:
         rows: the trajectory's row in each slot.
-        conditioning: its conditioning; where the window has moved, its inputs have changed.
+        conditioning: its conditioning, without valid inputs in the slots that a later move has filled anew.
     """
 
     rows: np.ndarray
     conditioning: StationaryConditioning
 
     def information(self, window: NearestWindow, x: Tensor, known: Pass) -> float:
-        """G: the decrease of the trace of ∇f(x)'s covariance by the kept queries, trace JᵀA⁻¹J.
+        """G = trace JᵀA⁻¹J, by which the kept queries reduce the trace of the covariance of ∇f(x).
 
         Distances of queries that are still in the present window come from the pass over it at x.
 

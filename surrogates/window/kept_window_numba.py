@@ -11,7 +11,7 @@ from surrogates.window.nearest_search import evaluate_rows
 
 @numba.njit(cache=True, nogil=True)
 def explained(kept, held, history, x, c, q, inverse, weighted, profile, numbers):  # type: ignore[no-untyped-def]
-    """``trace_explained`` of the kept queries; the present window's own have been passed over already.
+    """``trace_explained`` of the kept queries; only distances to those that left the window are computed anew.
 
     Args:
         kept: The history's row in each slot of the kept window.
@@ -21,7 +21,7 @@ def explained(kept, held, history, x, c, q, inverse, weighted, profile, numbers)
         c: The row scales of the pass over the present window at x, ``1 x k``.
         q: The squared distances of that pass in the metric v².
         inverse: A⁻¹ of the kept window, ``k x k``.
-        weighted: A⁻¹∘E of it.
+        weighted: A⁻¹∘E of the kept window.
         profile: The number of the kernel's profile.
         numbers: Its exponent, o, 1/ℓ² and v.
     """

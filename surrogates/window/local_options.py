@@ -17,7 +17,7 @@ KERNELS: dict[str, KernelMaker] = {"rbf": rbf_kernel, "matern52": matern_kernel}
 """Makers of the isotropic kernels by name: the squared exponential (FZooS), and Matern 5/2 (ZoRD, Appx. C.1)."""
 
 LEAST_DATA = 2
-"""The number of values that a gradient needs."""
+"""The least number of values for a gradient."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LocalSurrogateOptions:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
 
     def surrogate(self, like: Tensor, lengthscale: float = 1.0) -> WindowSurrogate:
-        """The process without queries.
+        """Makes the process, without queries.
 
         Args:
             like: a point, shape ``d``, with the dtype and device of the queries.

@@ -4,9 +4,9 @@ Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)²
 over X reads the same memory and loses no digits however far the data are from the origin.
 
 Most moves need no pass. Bounds on the distances to an earlier point, widened by the step from there, are bounds at the
-new point (triangle inequality). Lower bounds are kept for the last few points, and those of the nearest of these are
-used: a path that turns back is closer to where it was before than to the previous step. Only rows that the bounds do
-not decide are evaluated. Bounds include rounding errors, so that the answer equals that of a full pass, whatever the
+new point (triangle inequality). Lower bounds are kept for the last few points, and the bounds of the nearest such point
+are used, because a path that turns back may be closer to an older point than to the last one. Only rows that the bounds
+do not decide are evaluated. Bounds include rounding errors, so that the answer equals that of a full pass, whatever the
 earlier queries.
 """
 
@@ -120,7 +120,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
 
 
 def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]
-    """Raises lower bounds by those at a point at distance ``far``."""
+    """Raises lower bounds to those that follow from the bounds at a point at distance ``far``."""
     np.maximum(lower, there * (1 - 4 * _EPS) - far, out=lower)
 
 
@@ -235,18 +235,18 @@ class NearestSearch:
     def nearest_beside(
         self, X: Tensor, x: Tensor, k: int, precision: Tensor | None, held: np.ndarray, copies: Tensor
     ) -> tuple[np.ndarray, Tensor]:
-        """The indices of the k rows nearest to x, int64, ascending (ties go to the lower index), and more.
+        """The indices of the k rows nearest to x, int64, ascending, and squared distances of x to held rows.
 
-        The second result are squared distances of x, as in ``row_squared_distances``, to rows with contiguous copies,
-        which are read faster.
+        Ties go to the lower index. Distances are as in ``row_squared_distances``, for rows of which the caller holds
+        contiguous copies, which are read faster.
 
         Args:
             X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
             x: The point, ``d``.
             k: The number of rows wanted, 1 <= k <= n.
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
-            held: The indices of the rows with copies.
-            copies: These, contiguous.
+            held: The indices of the rows that the caller holds.
+            copies: Contiguous copies of these rows.
 
         Raises:
             ValueError: If x is not finite.

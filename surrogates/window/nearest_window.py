@@ -52,7 +52,7 @@ _REBUILD_AFTER = 64
 class NearestWindow:
     """The min(size, n) queries nearest to a point, with their distances and factor (ZoRD, Appx. C.1: 150).
 
-    A move replaces rows that left by new ones in their slots, and recomputes only what depends on these: m k d
+    A move writes new rows into the slots of those that leave, and recomputes only what depends on the new rows: m k d
     operations for the distances of m rows among k, and O(k²) for the factor of
 
         A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ (Xᵢₗ − Xⱼₗ)²/ℓₗ²
@@ -68,7 +68,7 @@ class NearestWindow:
         precision: 1/ℓₗ² of the kernel, one number or ``d``. None means 1.
         profile: h of the kernel, as a ``RadialProfile`` or a function of r². None: there is no factor.
         outputscale: o > 0.
-        noise: A variance >= 0 that is added to the noise of every query, which the trajectory may have.
+        noise: A variance >= 0 that is added to every query's own noise variance, if the trajectory has these.
 
     Raises:
         TypeError: If size is not an integer, a hyper-parameter not a number, or the profile not a function.
@@ -157,7 +157,7 @@ class NearestWindow:
 
     @property
     def covariance(self) -> Tensor:
-        """A, ``k x k``, a view that the next move changes; without a profile a ValueError says that there is none."""
+        """A, ``k x k``, a view that the next move changes; raises a ``ValueError`` without a profile."""
         self._require_profile()
         return self._A[: len(self), : len(self)]
 
@@ -208,10 +208,10 @@ class NearestWindow:
 
     @property
     def distances(self) -> Tensor:
-        """Σₗ (xₗ − Xᵢₗ)²/ℓₗ² of the queries held to the point x of the last move, ``k``, float64; without a single ℓ.
+        """The squared distances of the queries to the point of the last move, ``k``, float64; in units of ℓₗ² if ARD.
 
         Raises:
-            ValueError: Before the first move, and after one that failed or another change of what is held or of ℓₗ.
+            ValueError: Before the first move, after a failed move, and after another change of the queries or of ℓₗ.
         """
         if self._distances is None:
             raise ValueError("the window has not been moved to a point.")
@@ -286,7 +286,7 @@ class NearestWindow:
         return self._kernel, self._slots, self._L, self._replaced
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Restores the state of the mark bitwise; the trajectory must still have its queries of then."""
+        """Restores the state of the mark bitwise; the trajectory must still have the queries of that time."""
         self.reset()
         self._kernel, slots, L, replaced = mark
         self._write(np.arange(len(slots)), slots)

@@ -76,11 +76,11 @@ class WindowKernel:
         return isotropic or torch.equal(self.precision, other.precision)
 
     def scaled(self, D: Tensor) -> Tensor:
-        """Kept squared distances in the kernel's metric."""
+        """Converts kept squared distances to the kernel's metric."""
         return self.precision * D if self.precision.ndim == 0 else D
 
     def covariance(self, D: Tensor) -> Tensor:
-        """o h(D) of kept squared distances, on the CPU with the last bits of ``replace_rows``."""
+        """o h(D) of kept squared distances; on the CPU bitwise equal to ``replace_rows``."""
         assert self.h is not None
         if self.numbers is None or not D.is_cpu:
             return self.h(self.scaled(D)).reshape(D.shape).mul(self.outputscale)

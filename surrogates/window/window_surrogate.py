@@ -41,36 +41,36 @@ logger = logging.getLogger(__name__)
 KernelMaker = Callable[..., ScaleKernel]
 
 LEAST_TO_FIT = 4
-"""Hyper-parameters are not fitted to a window of fewer queries."""
+"""The least number of queries in a window to which hyper-parameters are fitted."""
 
 LEAST_NUGGET = 1e-8
-"""The least noise variance over o that a user may give: n x n algebra in float64 ends there."""
+"""The least noise variance over o that a user may give; rounding in n x n float64 algebra hides smaller ones."""
 
 LEAST_NOISE = 2 * LEAST_NUGGET
 """The least noise variance that a fit may find, in units of the window's variance.
 
-In units of o, which grows to 10⁵ and more where the window is much narrower than ℓ, it would be a tenth of the window's
-variance, and descent would end there.
+The unit is not o, which grows to 10⁵ and more where the window is much narrower than ℓ: the same number of o could be a
+tenth of the window's variance, and descent would stop at such noise.
 """
 
 LEAST_NOISE_RATIO, MOST_NOISE_RATIO = 1e-10, 1e6
-"""The least ratio of noise variance to o, which n x n algebra in float64 tells from none, and the largest one."""
+"""The bounds of the ratio of noise variance to o; below them, n x n float64 algebra cannot distinguish it from 0."""
 
 MOST_CONTRACTION = 1e-9
-"""A narrow window lowers the least lengthscale to this share of it at most."""
+"""The smallest factor by which a narrow window multiplies the lower bound of the lengthscale."""
 
 
 LEAST_FACTORED = 4 * torch.finfo(torch.float64).eps
-"""The least noise variance over o of a window of n queries is n times this: pivots are lost in rounding below.
+"""The least noise variance over o, divided by the window's size; with less, rounding loses pivots of the factor.
 
-The n is what the window may hold: it fills before its noise is looked for again.
+The size is the largest possible one, because the window may fill before its noise is fitted again.
 """
 
 SHORTER = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""The lengthscales in units of the kernel's under which noise is looked for too."""
+"""Shorter lengthscales, in units of the kernel's, that ``fit_noise`` tries as explanations instead of noise."""
 
 DECADES, EVIDENCE = 16, 3.0
-"""The noise variances that are compared, and by how much the log likelihood of one with noise must be larger."""
+"""The most noise variances that ``fit_noise`` compares, and the gain in log likelihood that shows noise."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +217,11 @@ class WindowSurrogate:
         return KeptWindow(self.window.rows, conditioning)
 
     def fit_is_due(self, every: int) -> bool:
-        """Whether there was no fit yet, or ``every`` queries, including failed ones, since the last one."""
+        """Whether there was no fit yet, or at least ``every`` queries (including failed ones) followed the last fit."""
         return self.fitted == 0 or len(self) + self.trajectory.failures - self.fitted >= every
 
     def fit(self, x: Tensor, lengthscales: tuple[float, float], reach: float | None = None) -> None:
-        """Fits the hyper-parameters to the queries nearest to x by marginal likelihood, from the present ones.
+        """Fits the hyper-parameters to the queries nearest to x by marginal likelihood, starting at the present ones.
 
         They do not change if the values are constant, or fewer than ``LEAST_TO_FIT``.
 
@@ -263,10 +263,11 @@ class WindowSurrogate:
     def fit_noise(self, nugget: float) -> bool:
         """Fits the noise to the window with a fixed kernel; returns whether its values show noise.
 
-        Without noise its variance over o is ``nugget`` times the median of r² of the window, and at most ``nugget``: in
-        a narrow window more would mistake f's curvature for noise. Values have noise, of the most likely variance, if
-        some larger one makes them e³ times as likely, even with a shorter ℓ; otherwise the apparent noise is curvature
-        that ℓ does not expect. A value's variance must not be known.
+        The least noise variance over o is ``nugget`` times the window's median of r², and at most ``nugget``: in a
+        narrow window a larger one would mistake the curvature of f for noise. If a larger variance makes the values e³
+        times as likely, also in comparison with shorter lengthscales, the values are noisy and get the most likely
+        variance. Otherwise the apparent noise is attributed to more curvature than ℓ implies, and the least variance is
+        used. The option ``noise`` must be None.
         """
         D, y = self.window.squared_distances, standardised(self.window.y, self.scale)
         if len(y) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:

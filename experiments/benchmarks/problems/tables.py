@@ -169,12 +169,12 @@ def _dimensions(board: Board) -> list[int]:
 
 
 def by_dimension(board: Board) -> list[Part]:
-    """Returns a part for each dimension."""
+    """Returns the dimensions, each as a title and a selection of the board's problems."""
     return [(f"d = {d}", _with("dimension", d)) for d in _dimensions(board)]
 
 
 def by_function(board: Board) -> list[Part]:
-    """Returns a part for each function or black box."""
+    """Returns the functions or black boxes, each as a title and a selection of the board's problems."""
     names = list(dict.fromkeys(problem.function for problem in board.problems))
     return [(str(name), _with("function", name)) for name in names]
 

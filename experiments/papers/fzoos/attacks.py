@@ -138,7 +138,7 @@ QUICK: dict[str, Any] = {
 
 
 def classes_of(client: int, count: int) -> tuple[int, ...]:
-    """Returns the P classes that a client's victim knows."""
+    """Returns the P classes on which the victim network of a client is trained."""
     return tuple(sorted((client + k) % CLASSES for k in range(count)))
 
 

@@ -134,7 +134,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
-    """Returns the mean last F over ``tuning_seeds`` for each rate and radius, in the middle panel at the figure's Q."""
+    """Returns the final F for each rate and radius in the middle panel, averaged over ``tuning_seeds``."""
     directions = settings.directions[0] if method in BASELINES else 0
     one = settings.at(settings.values[len(settings.values) // 2])
 

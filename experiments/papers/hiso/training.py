@@ -51,7 +51,7 @@ class Digits:
     mnist_rate: float = 0.001
 
     def with_data(self) -> Digits:
-        """Returns these settings with MNIST's network and rate if MNIST is given."""
+        """Returns these settings, with the network and rate for MNIST if ``data`` is set."""
         return dataclasses.replace(self, network=MNIST_NETWORK, rate=self.mnist_rate) if self.data else self
 
 

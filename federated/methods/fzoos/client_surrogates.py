@@ -89,9 +89,9 @@ class ClientSurrogates:
     def settle(self, x: Tensor, wider: bool) -> bool:
         """Adapts the surrogates to the queries nearest to x, shape ``d``; returns whether their values are noisy.
 
-        Both use the nugget from ``WindowSurrogate.fit_noise``, the Fourier surrogate at least its minimal one. A wider
-        window has 3d/2 queries, at most ``MAX_WINDOW``; the Fourier surrogate's window follows if it equals that of
-        ``options``.
+        ``WindowSurrogate.fit_noise`` determines the noise ratio of both surrogates; the Fourier surrogate raises it
+        where its factorization would otherwise lose pivots. With ``wider`` the window grows to 3d/2 queries, at most
+        ``MAX_WINDOW``, and the Fourier surrogate's window grows with it unless its size was set separately.
         """
         if not len(self.local):
             return False

@@ -47,7 +47,7 @@ SAMPLES = 128
 """The number of base samples of qLogEI."""
 
 RAW_SAMPLES, RESTARTS, ITERATIONS = 128, 4, 50
-"""The Sobol' points of a maximization, the number of starts among them, and the limit of L-BFGS-B iterations."""
+"""The numbers of Sobol' points and of starts in a maximization, and its limit of L-BFGS-B iterations."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class LocalGP:
     ) -> AcquisitionFunction:
         """The logarithm of the expected improvement on the value ``best``, in units of ``scale``.
 
-        It is LogEI; with pending points qLogEI, for the joint improvement of a point and these (both Ament et al.,
-        2023).
+        This is LogEI. With pending points it is qLogEI, the joint improvement of a point and the pending ones (both
+        Ament et al., 2023).
 
         Args:
             best: the value of y to improve on.
@@ -136,7 +136,7 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
     Args:
         X: points of the unit cube, float64, ``n x d``.
         y: values, float64, shape ``n``.
-        steps: the most iterations of L-BFGS-B.
+        steps: the largest number of L-BFGS-B iterations.
     """
     shift = float(y.median())
     largest = float((y - shift).abs().max())

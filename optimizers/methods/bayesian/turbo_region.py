@@ -33,8 +33,8 @@ class TrustRegionRule:
     """When a trust region grows, shrinks and ends (Eriksson et al., 2019, Sec. 2).
 
     After ``success_tolerance`` successful batches in a row, L becomes min(2L, ``length_max``); after
-    ``failure_tolerance`` unsuccessful queries in a row, L becomes L/2. Both counters restart when L changes; a
-    success resets the count of failures, and a failure that of successes. A region ends at L < ``length_min``.
+    ``failure_tolerance`` unsuccessful queries in a row, L becomes L/2. Both counters restart when L changes; a success
+    resets the count of failures, and a failure the count of successes. A region ends at L < ``length_min``.
 
     We count failures in queries, because regions share batches; the paper's ⌈d/q⌉ batches of q queries are d
     queries. A batch succeeds if its least value is below the region's ``best`` by more than ``improvement`` times
@@ -112,8 +112,8 @@ def perturbed_candidates(
     """Candidates that differ from the center in some coordinates only (Eriksson et al., 2019, Supp. D), ``num x d``.
 
     Coordinate j of candidate i comes from point i, scaled into the region, if ``uniforms[i, j]`` is below the
-    probability, and from the center if not. A candidate for which no number is below it takes the coordinate of
-    the least.
+    probability, and from the center if not. If no number of a candidate is below the probability, the coordinate with
+    the least number comes from its point.
 
     Args:
         center: center of the region, shape ``d``.

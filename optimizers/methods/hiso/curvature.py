@@ -94,7 +94,7 @@ class Step:
         terms: (step, row, c) of each direction; empty if all queries of the step failed.
         rate: η.
         decay: β.
-        ends: the number of the round that ends with the step, from 1; 0 within a round.
+        ends: if a round ends with this step, its number, counted from 1; otherwise 0.
         in_place: whether H's vectors may be modified too.
         prox: modifies x in place, given the step size of each coordinate or of all; None: there is no prox.
     """

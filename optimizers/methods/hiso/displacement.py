@@ -45,7 +45,8 @@ class Displacement(Curvature):
     learn from a step that was not made.
 
     **What else the paper leaves open.** It gives no values of H₀, ν, ε, β_l and β_u; its authors' program has 1, 0.05,
-    0, and no clipping. Over clients their mean Δx is squared, since scalars determine no more.
+    0, and no clipping. Over clients the mean Δx is squared, because the averaged scalars determine no other
+    displacement.
 
     Attributes:
         update: ``"per_step"``: H_{r,k+1} = L(H_{r,k}, Δx_{r,k}): eq. 12's chain, with the root of its own H_{r,k} in

@@ -17,14 +17,15 @@ LEAST_DIRECTIONS = 8
 
 
 def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptions) -> tuple[float, float] | None:
-    """η from the queries at x and x ± μu of a first step with H = 1, and an estimate of ‖∇f‖; None without a slope.
+    """Finds η and an estimate of ‖∇f‖ from a first step's queries x and x ± μu, with H = 1; None without a slope.
 
     On a quadratic with Hessian A the expected decrease of one step is greatest at η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 +
     1/P)λ_max) (HiSo, eq. 120, at H = 1), times uᵀu under ``projection``. Second differences |f(x+μu) + f(x−μu) −
-    2f(x)|/μ² then have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max. Their largest is used for tr A, since it
-    is less often too small by chance than the mean, and half of its excess over the mean for λ_max (all of it for fewer
-    than 3). It is at least its rounding error, and the first step is at most max(‖x‖, 1) long, which applies to
-    objectives without curvature. The units of f do not matter.
+    2f(x)|/μ² then have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max. The largest of them estimates tr A,
+    because it is less often too small by chance than the mean; half of its excess over the mean estimates λ_max (the
+    largest itself, if there are fewer than 3). The estimate of tr A is at least the rounding error of a second
+    difference. The first step is at most max(‖x‖, 1) long, which limits it where f has no curvature. The result does
+    not depend on the units of f.
 
     Args:
         batch: the queries.

@@ -34,7 +34,7 @@ GROUPED = {"initial_probes": 4, "probe_every": 10, "probe_weight": 0.2, "rise_we
 
 
 def probed_group(number: int, seed: int, groups: int, initial: int, every: int) -> int | None:
-    """The group that round ``number``, counted from 1, probes; None in an ordinary round; equal for all clients.
+    """The group that all clients probe in round ``number``, counted from 1; None in an ordinary round.
 
     Rounds 1 … ``initial`` · G probe the G groups in turn; then every ``every``-th round probes a group drawn by the
     seed.

@@ -1,4 +1,4 @@
-"""HiSo on one machine: descent by scalars along H^(−1/2)u with the paper's H, another, or none (DeComFL).
+"""HiSo on one machine: descent along H^(−1/2)u with the paper's H, another H, or H = 1 (DeComFL).
 
 References:
     HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
@@ -83,9 +83,9 @@ class HiSo(Optimizer):
 
     ``curvature`` defines H; a ``GroupProbe`` measures it by second differences such as eq. 11 (which prints a divisor
     2μ² that should be μ²). A step has Alg. 1's two parts: ``scalars`` are all that a client sends and a server
-    averages, and ``follow`` moves x, H and m by scalars alone, bitwise equal for everyone who holds these and the seed.
-    The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x and H, one vector more
-    with momentum, and one more without ``in_place``.
+    averages, and ``follow`` moves x, H and m by scalars alone, with bitwise equal results for everyone who holds these
+    tensors and the seed. The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x and
+    H, one vector more with momentum, and one more without ``in_place``.
 
     Failed perturbations are left out of the mean, and a step that might not stay finite is skipped. If all queries of a
     step fail, x returns to the best point.
@@ -101,7 +101,7 @@ class HiSo(Optimizer):
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:
-        relay: a function that takes a step's scalars instead of ``follow``: a federation's client, which sends them.
+        relay: a function that takes a step's scalars instead of ``follow``; a federation's client sends them with it.
     """
 
     method = "hiso"
@@ -189,7 +189,7 @@ class HiSo(Optimizer):
     # Alg. 2a, Rebuild: the update from scalars.
 
     def follow(self, scalars: Sequence[float], factor: float = 1.0) -> None:
-        """Lines 4 to 6 and Alg. 2, lines 9 and 16: moves x, H and m by the scalars of the present step.
+        """Moves x, H and m by the scalars of the present step (Alg. 2a, lines 4 to 6, and Alg. 2, lines 9 and 16).
 
         Args:
             scalars: c_p of each perturbation, NaN if there is none; or a probe's g and c.
@@ -308,7 +308,7 @@ class HiSo(Optimizer):
         return {"x": self._x.clone(), "state": save_fields(self.state)}
 
     def put_back(self, snapshot: Mapping[str, Any]) -> None:
-        """Alg. 2b, line 8: restores copies of x, H and m, without subtraction, and cancels a pending batch."""
+        """Restores copies of x, H and m (Alg. 2b, line 8, which subtracts instead), and cancels a pending batch."""
         self.cancel()
         saved = dict(snapshot["state"])
         learned = replace(self.state.learned, **saved.pop("learned"))

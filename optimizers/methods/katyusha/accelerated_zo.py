@@ -22,7 +22,7 @@ class MomentumState(SmoothState):
 
 
 class AcceleratedZO(SmoothMethod):
-    """Nesterov's accelerated descent with the two-point estimate plugged in (Katyusha eq. 14 and Fig. 2).
+    """Nesterov's accelerated descent along two-point gradient estimates (Katyusha eq. 14 and Fig. 2).
 
         g    = d (f(y + βu) − f(y))/β u                 (eq. 2, u uniform on the unit sphere)
         x⁺   = prox_{ψ/(dL)}(y − g/(dL))
@@ -43,7 +43,7 @@ class AcceleratedZO(SmoothMethod):
     Args:
         x0: initial point, shape ``d``.
         printed_sign: whether m has the printed sign.
-        step_factor: L is divided by it.
+        step_factor: the divisor of L; a larger one makes longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.
 
     Raises:
@@ -64,8 +64,8 @@ class AcceleratedZO(SmoothMethod):
         super()._start()
         if self.mu_f + self.mu_psi == 0.0:
             raise ValueError(
-                "accelerated_zo needs strong_convexity or prox_strong_convexity, of which eq. 14's momentum is made; "
-                "where neither is known, nesterov_spokoiny goes without"
+                "accelerated_zo needs strong_convexity or prox_strong_convexity, for the momentum of eq. 14; "
+                "if both are unknown, use nesterov_spokoiny"
             )
         self.state = MomentumState(self.smoothness or 0.0, math.inf, self._x)
 

@@ -29,7 +29,7 @@ class EstimateSequence(SmoothState):
 
 
 class NesterovSpokoiny(SmoothMethod):
-    """Accelerated descent along two-point estimates by an estimate sequence (Nesterov and Spokoiny 2017, Sec. 6).
+    """Accelerated descent along two-point gradient estimates (Nesterov and Spokoiny 2017, Sec. 6).
 
     From v = x = x0 and γ = L, with μ = μ_f + μ_ψ, h = 1/(dL), α from d²L α² = (1 − α)γ + αμ:
 
@@ -39,16 +39,17 @@ class NesterovSpokoiny(SmoothMethod):
         v⁺ = argmin_w α(g·w + μ_f/2 ‖w − y‖² + ψ(w)) + (1 − α)γ/2 ‖w − v‖²
         γ⁺ = (1 − α)γ + αμ
 
-    The constants are for sphere directions, E‖g‖² = d‖∇f‖²; the treatment of ψ is ours. Without ψ, E(f(x) − f* + γ/2 ‖v
-    − x*‖²) decreases by the factor 1 − α in an iteration of two queries, α → √(μ/L)/d, for every spectrum, which
-    ``AcceleratedZO`` (Katyusha's eq. 14) does not promise. With ψ there is no promise: g and its variance do not vanish
-    at a constrained minimum, so that the iterates stall at a gap that no step reduces.
+    The constants are for directions on the sphere, for which E‖g‖² = d‖∇f‖²; the treatment of ψ is ours. Without ψ, an
+    iteration of two queries multiplies E(f(x) − f* + γ/2 ‖v − x*‖²) by 1 − α or less, where α tends to √(μ/L)/d. This
+    rate holds for every spectrum of the Hessian; ``AcceleratedZO`` (Katyusha's eq. 14) has no such rate. With ψ there
+    is no rate either: g and its variance do not vanish at a constrained minimum, so the iterates stall before they
+    reach it.
 
     A failed query leaves x and v unchanged.
 
     Args:
         x0: initial point, shape ``d``.
-        step_factor: L is divided by it.
+        step_factor: the divisor of L; a larger one makes longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """
 

@@ -68,7 +68,7 @@ def variance_constant(option: Option, d: int, size: int) -> float:
 
 
 def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Theorem 1's M = (A + 1)L/3, for every |S|; it leaves θ and p free, which are the corollaries'.
+    """Theorem 1's M = (A + 1)L/3, for every |S|, with the corollaries' θ and p, which the theorem leaves free.
 
     p = 1/d, or 1 if option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. This equals Corollaries 1 and 3, and
     Corollary 2 except for the 3 that its print lacks.
@@ -128,8 +128,8 @@ def balanced(option: Option, L: float, mu: float, d: int, size: int) -> Katyusha
 def without_reference(L: float, mu: float) -> KatyushaParameters:
     """Ours: the full batch with Corollary 3's M, θ and p, and no weight on w in line 2.
 
-    The full batch has no variance for a reference to reduce. This is Nesterov's method along eq. 6, with the proof of
-    Theorem 1 without its terms in w.
+    The full batch has no variance for a reference to reduce. This is Nesterov's method along eq. 6; the proof of
+    Theorem 1 holds for it without the terms in w.
     """
     return _with_momentum(2.0 * positive("L", L) / 3.0, mu, 1.0, 0.0)
 

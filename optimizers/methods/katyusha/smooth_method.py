@@ -64,10 +64,10 @@ def default_radius(x: Tensor) -> float:
 def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_radius: float, scale: float) -> float:
     """max_i |f(x + hu_i) + f(x − hu_i) − 2f(x)|/h² over unit directions u_i: a first estimate of the smoothness.
 
-    In d ≤ 5 dimensions, where the u_i are a basis, it is at least tr(∇²f)/d, in more nearly so; that is the constant
-    that estimates along random directions need for a typical f (dL for the worst). It is at least max_i |∂f/∂u_i| over
-    ten times ``scale``, so that a flat or linear f does not send x far away, and 1 for a constant f. Failed directions,
-    NaN, are left out; NaN if all failed.
+    In d ≤ 5 dimensions the u_i are a basis, and the estimate is at least tr(∇²f)/d; in more dimensions this holds
+    approximately. Steps along random directions need this constant for a typical f, and dL for the worst f. The
+    estimate is at least max_i |∂f/∂u_i| over ten times ``scale``, so that a flat or linear f does not send x far away,
+    and 1 for a constant f. Failed directions, NaN, are left out; NaN if all failed.
     """
     kept = plus.isfinite() & minus.isfinite()
     if not math.isfinite(center) or not bool(kept.any()):

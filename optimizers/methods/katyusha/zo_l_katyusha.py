@@ -106,8 +106,8 @@ class ZOLKatyusha(SmoothMethod):
         7  wᵏ⁺¹ = yᵏ with probability p, else wᵏ
 
     Line 4 is eq. 4; its print lacks the d of the middle term, see ``variance_reduced``. An iteration queries |S| + 1
-    points, a reference d + 1, so |S| + 1 + p(d + 1) on average, and d + 1 once at the start. The full batch (option I
-    with |S| = d) queries d + 1 in an iteration, since then gᵏ = D(xᵏ).
+    points and a new reference d + 1, which is |S| + 1 + p(d + 1) per iteration on average, after d + 1 at the start.
+    The full batch (option I with |S| = d) queries d + 1 in an iteration, since then gᵏ = D(xᵏ).
 
     **M, θ and p** follow from L and μ = μ_f + μ_ψ by a rule, ``parameters``:
 
@@ -118,11 +118,11 @@ class ZOLKatyusha(SmoothMethod):
 
     The default is ``"without_reference"`` for the full batch, otherwise ``"balanced"``: see ``katyusha-fig1``.
 
-    For μ > 0 it converges linearly to a floor of order β² (Theorem 1). The paper goes no further. If μ is 0 or unknown,
-    ``general_convex`` sets θ: Katyusha^ns's schedule over the references renewed, bounded below by the curvature met on
-    the way, with a restart of the momentum if the proximal gradient at a new reference points along w⁺ − w; no rate is
-    promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles if f + ψ rises twice in a row in the
-    first renewals after a restart.
+    For μ > 0 it converges linearly to a floor of order β² (Theorem 1). The paper does not treat μ = 0. If μ is 0 or
+    unknown, ``general_convex`` sets θ: Katyusha^ns's schedule over the references renewed, bounded below by the
+    curvature met on the way, with a restart of the momentum if the proximal gradient at a new reference points along w⁺
+    − w; no rate is promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles if f + ψ rises twice
+    in a row in the first renewals after a restart.
 
     A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and is left out of S in a step; a
     reference whose f(w) failed is not used.

@@ -18,7 +18,7 @@ UNCERTAIN = 8
 """The number of directions of largest gradient uncertainty along which candidates lie, on both sides."""
 
 POWERS = 4
-"""The number of products with the gradient covariance that turn random directions towards those."""
+"""The number of power iterations by which random directions turn towards the most uncertain ones."""
 
 
 def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> Tensor | None:

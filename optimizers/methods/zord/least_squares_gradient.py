@@ -16,7 +16,7 @@ from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
 WINDOW = 150
-"""The default limit of queries in a fit, ZoRD's number."""
+"""The default limit on the number of queries in a fit; ZoRD's window has the same limit."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class LinearSurrogate:
     trajectory: Trajectory
 
     def gradient(self, x: Tensor, size: int, ridge: float = 0.0) -> Tensor:
-        """The g of ``LeastSquaresGradient`` at x, shape ``d``; 0 if the ``size`` nearest queries coincide."""
+        """The gradient g of ``LeastSquaresGradient`` at x, shape ``d``; 0 if the ``size`` nearest queries coincide."""
         rows = self.trajectory.nearest(x, size)
         X, y = self.trajectory.X[rows], self.trajectory.y[rows]
         displacements, differences = (X[1:] - X[0]).double(), y[1:] - y[0]

@@ -40,7 +40,7 @@ def steps_in_span(
         surrogate: the surrogate, begun at x.
         x: x₀, shape ``d``.
         step_size: η of plain gradient descent; None for another rule.
-        stop: when the steps end.
+        stop: the rule that ends the steps.
         most: the largest number of steps.
         fixed: whether the window stays at x; it also stays if it has all queries.
         margin: the distance from x₀ within which the prox is the identity.

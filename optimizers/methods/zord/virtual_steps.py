@@ -41,7 +41,7 @@ def virtual_steps(
         x: the start, shape ``d``, search coordinates.
         rule: the first-order rule, which keeps its state.
         prox: ``prox(z, step_size)``, applied after every step.
-        stop: when the steps end.
+        stop: the rule that ends the steps.
         most: the largest number of steps, at least 1.
         reselect: whether the queries nearest to z are selected anew at every step, or only at x.
         margin: the distance from x within which ``prox`` is the identity; None: unknown.

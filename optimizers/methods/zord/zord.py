@@ -52,10 +52,10 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     **Where the paper is silent.** With one observation ∇μ(x₀) = 0, so that Alg. 2 cannot start; here it begins with an
     initial design of counted queries or a given history. The rule's state is kept between iterations and reset after 10
-    without gain, as in its code. Thresholds are in standardised units.
+    iterations without gain, as in the authors' code. Thresholds are in standardised units.
 
-    **Where we differ.** Iterations start at the best point, as in its code; line 3 has x_{t−1}. Virtual steps have a
-    cap, which Sec. 3.2 has not. The step sizes are halved at a reset (``step_decay``), because steps of constant
+    **Where we differ.** Iterations start at the best point, as in the authors' code; line 3 has x_{t−1}. Virtual steps
+    have a cap, unlike in Sec. 3.2. The step sizes are halved at a reset (``step_decay``), because steps of constant
     length, such as Adam's, would not reach the minimum. The default ``uncertainty`` is ``"kept_information"``, because
     the spectral norm cannot fall in more dimensions than queries. ``active="gated"`` spends queries on ∇f(x) as long as
     one is expected to gain more than a step (``gainful_query``), at most five in a row, along eight directions of large
@@ -84,7 +84,8 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         uncertainty: the measure that ends virtual steps, see ``UncertaintyRule``.
         threshold: its threshold; None: the measure's default.
         max_virtual_steps: the largest number of virtual steps of an iteration.
-        lengthscale, window, nugget, noise: of the GP, see ``LocalSurrogateOptions``; ``lengthscale`` None: fitted.
+        lengthscale, window, nugget, noise: options of the GP, see ``LocalSurrogateOptions``. If ``lengthscale`` is
+            None, it is fitted.
         refit_every: queries between fits.
         reselect: whether the nearest queries are selected anew at every virtual step, or only at the first.
         active: ``"gated"`` or None.
