@@ -48,8 +48,8 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
         **defaults: default values of the options of a call.
 
     Raises:
-        ValueError: for an unknown method, or two names of the budget at once; in a call, for ``tol``, or constraints that
-            the method does not support.
+        ValueError: for an unknown method, or two names of the budget at once; in a call, for ``tol``, or constraints
+            that the method does not support.
         TypeError: for a budget or ``maxiter`` that is not an integer; in a call, for an unknown option.
     """
     return ScipyMethod(method_class(method), _options(defaults))
