@@ -1,1 +1,1 @@
-"""Trust-region subproblems: least values in a ball, a box, before a plane and with a prox; they know no optimizer."""
+"""Trust-region subproblems: minimization in a ball, a box and a half-space, also with a prox."""

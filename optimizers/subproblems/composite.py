@@ -6,8 +6,8 @@ The quadratic at a step plus ψ is minimized by accelerated proximal gradient st
 
 where L is the largest |curvature|; each is clipped to the box (exact for the separable ψ that go with bounds) and drawn
 back to the center into the ball. Both keep ψ finite: a closed convex ψ with ψ(0) < ∞ has
-ψ(θz) ≤ (1 − θ)ψ(0) + θψ(z) for 0 ≤ θ ≤ 1. The solution is where the prox-gradient mapping vanishes,
-G = −L prox_{ψ/L}(−∇f/L) at 0, which takes the gradient's place.
+ψ(θz) ≤ (1 − θ)ψ(0) + θψ(z) for 0 ≤ θ ≤ 1. The prox-gradient mapping, G = −L prox_{ψ/L}(−∇f/L) at 0, replaces the
+gradient: it is 0 at a solution.
 
 References:
     A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm, SIAM J. Imaging Sciences 2, 2009.
@@ -36,7 +36,7 @@ Quadratic = tuple[Tensor, Callable[[Tensor], Tensor], float]
 """A gradient, shape ``d``, the products with a Hessian, and its largest |curvature|."""
 
 Prox = Callable[[Tensor, float], Tensor]
-"""A step s, shape ``d``, and L to the minimizer z of ψ(z) + L/2 ‖z − s‖²."""
+"""Maps a step s, shape ``d``, and L to the minimizer z of ψ(z) + L/2 ‖z − s‖²."""
 
 
 def minimize_composite(

@@ -28,7 +28,7 @@ ENOUGH = 1e-3
 """A step must gain this share of the decrease so far, or it is the last one."""
 
 STILL = 1e-6
-"""The least share that a step is drawn back to: a step along the plane does not lose its length to rounding."""
+"""The half-space allows at least this nᵀs, so that rounding does not shorten a step along the plane to nothing."""
 
 Value = Callable[[Tensor], float]
 Derivatives = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -72,7 +72,8 @@ def minimize_in_ball(
     """Finds a low value of a function that is 0 at the start, in a ball about 0; gives the point and the value.
 
     The quadratic about s, gᵀ(p − s) + ½(p − s)ᵀH(p − s), is one about 0 with gradient g − Hs, so that each Newton step
-    is solved in the same ball. It is halved until the function falls.
+    is solved in the same ball. A step is halved until the function falls; if it never does, shorter and shorter
+    gradient steps are tried.
 
     Args:
         value: the function of a point, shape ``d``.
@@ -94,7 +95,7 @@ def minimize_in_ball(
 def descend(
     value: Value, trials: Callable[[Tensor], Iterable[Tensor]], start: Tensor, rounds: int
 ) -> tuple[Tensor, float]:
-    """Lowers a function that is 0 at the start: each round takes the first of its trials that is lower.
+    """Lowers a function that is 0 at the start: each round moves to the first trial point with a lower value.
 
     Args:
         value: the function.
@@ -136,11 +137,11 @@ class HalfSpace:
     share: float = 0.25
 
     def allowed(self, delta: float) -> float:
-        """The largest nᵀs of a step: it stays a radius δ away from the plane, or goes no nearer to it.
+        """The largest nᵀs of a step, which keeps the distance δ to the plane if 0 has it, and else comes no nearer.
 
-        Behind the plane lies a region whose border may be curved. A step of length δ along a border of curvature κ
-        meets it if it began nearer than κδ²/2, so the distance has to shrink no faster than the radius: a run whose
-        steps always go to the plane ends where every long step fails.
+        The plane stands for the border of an infeasible region, which may be curved. A step of length δ along a border
+        of curvature κ crosses it if it begins nearer than κδ²/2. If every step went to the plane, all long steps would
+        soon fail, so the distance to the plane must not shrink faster than δ.
         """
         return min(self.share, max(0.0, 1.0 - delta * float(self.normal.norm())))
 
@@ -170,7 +171,7 @@ class Region:
         return s * min(1.0, share / max(float(self.half_space.normal @ s), share))
 
     def away(self, e: Tensor) -> Tensor:
-        """A unit vector e, or −e where a step of δ along e goes too far to the plane."""
+        """A unit vector e, or −e if a step of δ along e comes too near to the plane."""
         plane = self.half_space
         return -e if plane is not None and self.delta * float(plane.normal @ e) > plane.share else e
 

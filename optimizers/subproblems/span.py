@@ -1,4 +1,4 @@
-"""Steps of a function that depends on inner products with a few rows only: coordinates in their span, a box outside.
+"""Minimizes a function that depends only on inner products with a few rows, in coordinates of their span.
 
 With an orthonormal basis B of the rows' span, ``k x d``, the coordinates of a step s are Bs and, beside them, its
 distance ‖s − BᵀBs‖ from the span, which is 0 for the rows. They give every inner product of s with a row, and ‖s‖. A
@@ -17,13 +17,13 @@ INSIDE = 1e-6
 """A row is in the span where its distance from it is at most this share of its length."""
 
 SLACK = 1.25
-"""The basis is made anew where it has this many times as many vectors as there are rows, and ten more."""
+"""The basis is rebuilt from the rows if it has more vectors than ten plus this many times the number of rows."""
 
 ROUNDS = 4
 """The most steps of ``minimize_in_span``, each with other variables held at sides of the box."""
 
 LOST = 1e-9
-"""A direction of the span has lost its part in the variables that are not held under this square of its length."""
+"""Directions whose part in the free variables has a squared length of at most this are dropped."""
 
 
 def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
@@ -44,8 +44,8 @@ def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
 def extended(basis: Tensor, rows: Tensor) -> Tensor:
     """Extends an orthonormal basis so that its span holds all rows, ``k' x d``.
 
-    It adds the part outside the span of the row that is farthest outside relative to its length, until none is:
-    O(nkd) for the distances, and O((n + k)d) for a vector.
+    It takes the row farthest from the span, relative to its length, and adds the row's part outside, until all rows
+    are inside. O(nkd) for the distances, and O((n + k)d) for each vector.
     """
     count, d = len(basis), rows.shape[1]
     held = torch.cat([basis, basis.new_empty(min(len(rows), d - count), d)])
@@ -98,10 +98,10 @@ def minimize_in_span(
 ) -> tuple[Tensor, float]:
     """Finds a low value in a region; gives the step, shape ``d``, and the value.
 
-    Variables at a side of the box which the gradient leaves are held there. The others, P of them, take the step of
-    least value PBᵀt + h in the ball, where h is the held part. Variables that leave the box are then held at its side
-    too; where none leaves it, those whose gradient at the step points inside are freed. Of at most four such steps,
-    confined to the region, the one of least value is taken.
+    A variable at a side of the box is held there if descent would leave the box. With P the projection on the other
+    variables and h the held part, the step is the PBᵀt + h of least value in the ball. Variables that leave the box in
+    this step are then held at its side too; if none does, those that descent would move inside are released. The
+    result is the best of at most four such steps, each confined to the region.
 
     Args:
         value: the function of k + 1 coordinates, 0 at 0.
@@ -142,7 +142,7 @@ def minimize_in_span(
 def _minimize_beside(
     value: Value, derivatives: Derivatives, basis: Tensor, held: Tensor, fixed: Tensor, region: Region, newton: int
 ) -> tuple[Tensor, float]:
-    """PBᵀt + h of a low value in the ball and on the plane where it lies beyond, shape ``d``; and the value.
+    """Finds PBᵀt + h of a low value in the ball, or on the plane if it lies beyond that, shape ``d``; and the value.
 
     With BPBᵀ = VΛVᵀ and t = VΛ^(−½)τ its coordinates are Cτ + Bh, C = VΛ^½, and its squared length is ‖τ‖² + ‖h‖²; the
     squared distance from the span is the rest of that. Nothing in the search depends on d.

@@ -42,7 +42,7 @@ class PinnedColumns:
     def loss(self, params: Hyperparameters) -> float:
         """The weighted sum of the functions' −2 log marginal likelihoods, each at its own most likely scale.
 
-        It leaves out a constant, and is inf where k has no factor.
+        It leaves out a constant, and is inf if k is not positive definite.
         """
         try:
             given = Conditioned.on(self.prior, self.U, params, self._parts)

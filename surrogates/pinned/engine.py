@@ -18,7 +18,7 @@ from surrogates.pinned.kernel import pinned_blocks, pinned_values
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 LOUDEST = 1e100
-"""The largest variance of noise in units of the values' squares: under more nothing is seen, and it may overflow."""
+"""The largest noise variance in units of the values' squares: more would hide the values too, and may overflow."""
 
 FINEST = 1.3
 """A search for hyper-parameters ends where neighbours differ by less than this factor."""
@@ -69,7 +69,7 @@ class Conditioned:
         return own[0, 0] - white.mT @ white
 
     def gains(self, candidates: Tensor, z: Tensor, map: Tensor, least: float = 1e-9) -> Tensor:
-        """The decrease of the trace of cov ∇f(z), in the variables of u = map s, by f at each candidate, shape ``m``.
+        """How much f's value at each candidate lowers tr cov ∇f(z), for the gradient in s with u = map s; shape ``m``.
 
         It is ‖Rⱼ‖²/(Vⱼ + s²), where R is the covariance of the candidates' values with ∇f(z) and V their variances.
         V is at least ``least`` of its prior value: smaller differences are rounding errors.
@@ -85,7 +85,7 @@ class Conditioned:
 
 @dataclass(frozen=True)
 class PinnedData:
-    """Values at points relative to the pin, and what likelihoods of different hyper-parameters have in common.
+    """Values at points relative to the pin, and the parts of the kernel that do not depend on hyper-parameters.
 
     Attributes:
         prior: the kernel's constants.
@@ -93,7 +93,7 @@ class PinnedData:
         y: their values less the pin's, shape ``n``, divided by the largest of them.
         unit: that largest value; 1 if all are 0.
         parts: ``prior.parts(U)``.
-        variance: the variance of a value's noise in the square of the unit where it is known; 0: unknown, or no noise.
+        variance: the variance of a value's noise, in units of unit², if it is known; 0: unknown, or no noise.
     """
 
     prior: PinnedPrior
@@ -110,7 +110,7 @@ class PinnedData:
         return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST))
 
     def loss(self, params: Hyperparameters) -> float:
-        """−2 log marginal likelihood but for a constant, at its scale σ²; inf where k has no factor."""
+        """−2 log marginal likelihood at its scale σ², up to a constant; inf if k is not positive definite."""
         try:
             given = Conditioned.on(self.prior, self.U, params, self.parts)
         except NotPositiveDefiniteError:
@@ -145,24 +145,25 @@ class Likelihood(Protocol):
 
     @property
     def variance(self) -> float:
-        """The variance of a value's noise in the square of the data's unit; 0: unknown, or no noise."""
+        """The variance of a value's noise, in units of the data's unit²; 0: unknown, or no noise."""
 
     def loss(self, params: Hyperparameters) -> float:
-        """−2 log marginal likelihood but for a constant; inf where k has no factor."""
+        """−2 log marginal likelihood up to a constant; inf if k is not positive definite."""
 
 
 @dataclass(frozen=True)
 class ShapeSearch:
-    """A pattern search for a and s²: a few likelihoods, to a factor of 10^(1/8).
+    """A pattern search for a and s² with a few evaluations of the likelihood, accurate to a factor of 10^(1/8).
 
-    BFGS (``surrogates.window.box_descent``) finds likelier ones, but needs derivatives, and runs end no lower by it.
+    BFGS (``surrogates.window.box_descent``) finds likelier values, but it needs derivatives, and runs of the optimizer
+    end no lower with it.
 
     Attributes:
         amplitudes: the limits of a. Beyond them differences of m cancel to nothing.
         noises: the limits of s² where it is not 0.
-        evidence: noise is taken to be there where −2 log marginal likelihood falls by more than this.
-        first: the most likelihoods of a search without a start.
-        later: the most likelihoods of a search from a start.
+        evidence: noise is assumed if it lowers −2 log marginal likelihood by more than this.
+        first: the most evaluations in a search without a start.
+        later: the most evaluations in a search from a start.
     """
 
     amplitudes: tuple[float, float] = (1e-6, 1e4)
@@ -174,8 +175,8 @@ class ShapeSearch:
     def fitted(self, data: Likelihood, start: Hyperparameters | None, noisy: bool | None = False) -> Hyperparameters:
         """Finds the most likely params.
 
-        The search compares a, and s² where there is noise, with neighbours a factor of ten away, moves to the best one,
-        and takes the root of the factor where none is better.
+        The search compares a, and s² if there is noise, with neighbours a factor of ten away. It moves to the best one,
+        or takes the square root of the factor if none is better.
 
         Args:
             data: the data.
@@ -203,7 +204,7 @@ class ShapeSearch:
     def _searched(
         self, data: Likelihood, start: Hyperparameters, left: int, factor: float
     ) -> tuple[float, Hyperparameters]:
-        """The least loss and its hyper-parameters, after about ``left`` likelihoods; a noise of 0 stays 0."""
+        """The least loss and its hyper-parameters, after about ``left`` evaluations; a noise of 0 stays 0."""
         best = data.loss(start), start
         while left > 0 and factor > FINEST:
             a, noise, moves = best[1].amplitude, best[1].noise, (factor, 1.0 / factor)

@@ -72,7 +72,7 @@ def _decay(prior: PinnedPrior, distances: Tensor) -> Tensor:
 
 
 class PinnedKernel(Kernel):
-    """The covariance of f less its value at one point, the pin, for a ``DerivedGP`` of such differences.
+    """The covariance of f minus its value at one point, the pin, for a ``DerivedGP`` of such differences.
 
     It is k(A(x − p), A(x' − p)) + s², with k of ``surrogates.pinned.prior``. The data are values less the value at the
     pin, without the pin itself, with a mean of zero. Without ``pin_noise`` the function is 0 at the pin. Where values
@@ -93,8 +93,8 @@ class PinnedKernel(Kernel):
     Args:
         pin: p, shape ``d``.
         metric: A, ``d' x d``, with which points have a root mean square length of about 1; None: the identity.
-        amplitude: a, the variance of the Matérn process, which a fit moves.
-        pin_noise: s² in units of the kernel, which a fit does not move.
+        amplitude: a, the variance of the Matérn process, which is fitted.
+        pin_noise: s² in units of the kernel, which is not fitted.
         prior: the kernel's constants.
         amplitude_prior: a prior of a, as GPyTorch has it.
         amplitude_constraint: the constraint of a; positive by default.

@@ -43,9 +43,9 @@ class PinnedPrior:
     """The kernel's constants. Points are expected to have a root mean square length of 1.
 
     Attributes:
-        linear: w, the prior variance of a partial derivative at the pin, but for that of the Matérn process.
-        quadratic: q, the prior variance of a mixed second derivative at the pin, but for that of the Matérn process.
-        shared: c; the curvature that all directions share has variance 4cw, that of a partial derivative with c = ¼.
+        linear: w, the prior variance of a partial derivative at the pin, not counting the Matérn process.
+        quadratic: q, the prior variance of a mixed second derivative at the pin, not counting the Matérn process.
+        shared: c; the curvature that all directions share has variance 4cw, that of a slope for c = ¼.
         lengthscale: ℓ. It is not fitted: with ℓ = 4 the Matérn process is a smooth correction of the quadratic on the
             whole window, and a says how large. A shorter ℓ is often more likely given few values, but makes the process
             a bump about each point that says nothing between them.

@@ -12,10 +12,10 @@ from optimizers.core.bounds import Domain
 
 
 class FreeBox:
-    """The variables whose bounds differ, in units of their scales; a run's dtype and device stay outside.
+    """The variables whose bounds differ, in units of their scales.
 
     Args:
-        x: a point of the run in search units, shape ``d``: all points have its values in the other variables.
+        x: a point of the run in search units, shape ``d``: the variables that are not searched keep its values.
         domain: the run's bounds, or None.
         scale: the variables' scales in search units, shape ``d_free``, powers of two, with which scaling is exact; None
             for 1.
@@ -25,7 +25,7 @@ class FreeBox:
         scale: their scales.
         lower: the lower side, shape ``d_free``.
         upper: the upper side.
-        sides: their distances.
+        sides: upper minus lower side.
     """
 
     def __init__(self, x: Tensor, domain: Domain | None, scale: Tensor | None = None) -> None:
@@ -47,20 +47,20 @@ class FreeBox:
         return z[..., self._free].double().cpu() / self.scale
 
     def whole(self, points: Tensor) -> Tensor:
-        """The points in search units and the run's dtype, ``q x d``, of their free variables."""
+        """Converts free variables to points in search units and the run's dtype, ``q x d``."""
         z = (points * self.scale).to(self._x)
         if self.d < len(self._x):
             z = self._x.repeat(len(points), 1).index_copy(1, self._free, z)
         return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
 
     def exact(self, free: Tensor) -> Tensor:
-        """A point in search units, float64 on the CPU, of its free variables, inside the box or outside."""
+        """Converts free variables to a point in search units, float64 on the CPU, without clipping it to the box."""
         z = self._x.to("cpu", torch.float64, copy=True)
         z[self._free.cpu()] = free * self.scale
         return z
 
     def user(self, points: Tensor) -> Tensor:
-        """The points in user units and the run's dtype, ``q x d``, of their free variables."""
+        """Converts free variables to points in user units and the run's dtype, ``q x d``."""
         z = self.whole(points)
         return (
             z if self._domain is None else torch.clamp(self._domain.to_user(z), self._domain.lower, self._domain.upper)
@@ -80,7 +80,7 @@ class FreeBox:
         return self.part(self.whole(points))
 
     def clamped(self, points: Tensor) -> Tensor:
-        """The points of the box nearest to some, ``... x d_free``."""
+        """Points clipped to the box, ``... x d_free``."""
         return torch.clamp(points, self.lower, self.upper)
 
     def resolution(self, center: Tensor) -> float:
@@ -88,7 +88,10 @@ class FreeBox:
         return 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
 
     def along(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:
-        """The point at δ along a direction, or against it where the box cuts less of that, ``1 x d_free``."""
+        """The point at δ along a direction, clipped to the box, or along −direction if that keeps more, ``1 x d_free``.
+
+        The opposite point is taken only if clipping leaves less than half of δ.
+        """
         move = direction * (delta / direction.norm())
         there, back = (self.clamped(center + sign * move) for sign in (1.0, -1.0))
         reached = float((there - center).norm())

@@ -38,7 +38,7 @@ GRAINS = 1e-15
 
 
 class ConstraintModels:
-    """Makes what a run knows of its constraints: values, merits, prices, models.
+    """Keeps the values of a run's constraints, and computes merits, prices and models from them.
 
     Args:
         known: the constraints.
@@ -66,8 +66,8 @@ class ConstraintModels:
             sizes: the numbers of components; None where all queries failed so far.
 
         Returns:
-            The values with the new ones; f, shape ``q``, NaN for a failed query; and whether a query failed as a
-            constraint says, which f then is not defined beyond, shape ``q``.
+            The values with the new ones; f, shape ``q``, NaN for a failed query; and whether a query failed where
+            a constraint is violated, outside of which f is then not defined, shape ``q``.
         """
         rows = rows.double().cpu().reshape(len(asked), -1)
         if sizes is None:

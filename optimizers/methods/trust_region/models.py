@@ -37,16 +37,16 @@ MEMORY = 3
 """In a span, at most this many windows of queries are kept."""
 
 FAR, SPACING = 30.0, 3.0
-"""A query is too far beyond 30 radii and three times the distance of the 2d-th nearest one."""
+"""A window leaves out queries farther than 30 radii and three times the distance of the 2d-th nearest one."""
 
 MOST = 8
-"""The most directions of candidates beside a step, and of random ones that extend a span for them."""
+"""The most directions of candidates beside a step, and the most random directions that extend a subspace for them."""
 
 APART = 1e-6
 """Multipliers are computed without queries nearer to the center than this many first radii."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
-"""The distances of candidates from where a step ends, in radii, and the weight of one uphill."""
+"""The distances of candidates from where a step ends, in radii, and the factor on the gain of one uphill."""
 
 
 class CompositeModel:
@@ -64,7 +64,7 @@ class CompositeModel:
         self.model, self._zero = model, torch.zeros(model.basis.shape[1], dtype=model.basis.dtype)
         at_center = psi(self._zero)
         self.rise = lambda s: psi(s) - at_center if math.isfinite(at_center) else psi(s)
-        # The step size 1/L in f's units stays within what a prox takes: that of a flat and small f would be infinite.
+        # The step size 1/L in f's units stays within what a prox takes: for a small and flat f it would be infinite.
         self._prox = lambda s, L: prox(s, 1.0 / min(max(L * model.unit, 1e-300), 1e300))
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
@@ -158,7 +158,7 @@ class ModelBuilder:
         return self._rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
 
     def forget(self, state: TrustRegionState) -> None:
-        """In a span, drops queries far from the run's best one, but never the best of all, where they are too many."""
+        """Drops queries of a subspace far from the run's best one if there are too many, but never the best of all."""
         data, run = state.data, state.run
         if not state.fit.spanning or len(data.values) <= MEMORY * self.size:
             return
@@ -297,10 +297,11 @@ class ModelBuilder:
         return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
 
     def least_mean(self, state: TrustRegionState, normal: Tensor) -> tuple[Tensor, float, float] | None:
-        """The query of least posterior mean of f + ψ, for noisy values; None without a model whose noise is theirs.
+        """The query of least posterior mean of f + ψ, for noisy values; None if there is none.
 
-        It is in the window about the run's center, or in the window about the query of least value if its mean plus its
-        standard deviation is lower: an earlier run may have ended at a better place.
+        A model counts only if its noise comes from the values, and is not mostly ripples. The query is in the window
+        about the run's center, or in the window about the query of least value if its mean plus its standard deviation
+        is lower there: an earlier run may have ended at a better place.
 
         Args:
             state: the state, which does not change.
@@ -324,11 +325,11 @@ class ModelBuilder:
         return min(found, key=lambda estimate: estimate[1] + estimate[2], default=None)
 
     def informative_points(self, state: TrustRegionState, pending: Tensor, random: np.random.Generator) -> Tensor:
-        """Finds points beside where the planned step ends, sorted by what they teach about the gradient there.
+        """Finds points about the end of the planned step, the most informative about the gradient there first.
 
         Under a Gaussian process covariances do not depend on values, so pending points condition them like queries. The
         points, ``m x d_free``, are end ± δu for orthonormal u along which ∇f(end) is least known, at three distances δ.
-        Between two that teach the same the one downhill comes first.
+        If two points are equally informative, the one downhill comes first.
 
         Args:
             state: the state with the plan.
@@ -352,7 +353,7 @@ class ModelBuilder:
         z = coordinates(basis, end) @ map.mT
         params = state.fit.params or Hyperparameters()
         given = Conditioned.on(self._rules.model.prior, coordinates(basis, near) @ map.mT, params)
-        # The slope along what is outside the wider span is not theirs.
+        # Only slopes inside the wider subspace count, because candidates lie in it.
         unknown = (map.mT @ given.slope_covariance(z) @ map)[:-1, :-1]
         directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST] @ basis
         lengths = state.run.radius.delta * torch.tensor(LEVELS, dtype=end.dtype).repeat_interleave(2 * len(directions))

@@ -15,7 +15,7 @@ from surrogates.pinned.engine import PinnedModel
 
 
 class RegionModel:
-    """The posterior of f(x_b + s) − f(x_b) by a ``PinnedModel`` of u = A c/R, c the coordinates of s in a span.
+    """The posterior of f(x_b + s) − f(x_b) by a ``PinnedModel`` of u = A c/R, for coordinates c of s.
 
     Args:
         pinned: the model of u.
@@ -46,7 +46,7 @@ class RegionModel:
         return self.inside_mean(coordinates(self.basis, s))
 
     def quadratic(self, s: Tensor) -> Quadratic:
-        """The mean's quadratic at a step; a step outside the span is taken for the nearest one inside."""
+        """The mean's quadratic at a step, which is projected onto the span."""
         B, at = self.basis, coordinates(self.basis, s)
         at[-1] = 0.0
         g, H = self.inside_derivatives(at)
@@ -70,7 +70,7 @@ class RegionModel:
     def geometry_direction(self, rule: GeometryRule, region: Region, slope: Tensor | None = None) -> Tensor | None:
         """The rule's unit vector, shape ``d``, away from the plane; None where the gradient is known well enough.
 
-        ``slope`` stands for the mean's gradient where it is given. The direction outside stands for all that are.
+        ``slope`` replaces the mean's gradient if it is given. ``outside`` represents all directions outside the span.
         """
         k = len(self.basis)
         used = k + (self.outside is not None)
@@ -83,13 +83,13 @@ class RegionModel:
         return region.away(v if self.outside is None else v + e[-1] * self.outside)
 
     def explored(self, rule: ExplorationRule, s: Tensor, region: Region) -> tuple[Tensor, float]:
-        """Moves a step by ηe, e the direction outside the span, so that the query also learns f's slope along it.
+        """Moves a step by ηe, e the direction outside the span, so that the query also measures f's slope along e.
 
         η is ``rule.gain`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and
         the step's length. Where nothing is outside, or the plane is too near, the step stays.
 
         Returns:
-            The step, shape ``d``, and ση in f's units, the standard deviation that e's slope adds to f there.
+            The step, shape ``d``, and ση in f's units, the standard deviation of f there due to its slope along e.
         """
         if self.outside is None:
             return s, 0.0

@@ -1,4 +1,4 @@
-"""The rules of the trust-region method, each a small object with its options; another rule is another class.
+"""The rules of the trust-region method, each a small object with its options; to change one, subclass it.
 
 Options are numbers of at least 0 without units: lengths are relative to a radius or a side of the box, variances to
 other variances. The one exception is the cap of 1 on the first radius where a side is infinite.
@@ -21,7 +21,7 @@ from surrogates.pinned.engine import PinnedData, PinnedModel, ShapeSearch
 from surrogates.pinned.prior import PinnedPrior
 
 FLAT = 1e-12
-"""The least curvature that counts, in units of the largest."""
+"""Curvatures are raised to at least this share of the largest."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class DesignRule:
     """The first points of a run, and whether the model is of the subspace that the steps to its queries span.
 
     Attributes:
-        whole: the most variables that are all modelled.
-        needed: the least budget with which all are modelled, in queries a variable.
-        directions: the random directions of a design for a span.
+        whole: the largest number of variables with which the model is of all variables.
+        needed: the least budget with which it is, in queries a variable.
+        directions: the number of random directions in a design for a subspace.
     """
 
     whole: int = 60
@@ -49,9 +49,13 @@ class DesignRule:
             box: the box.
             center: shape ``d_free``.
             delta: δ.
-            random: for a span: the points lie along orthonormal random directions, clipped to the box,
-                ``1 + min(directions, d) x d_free``. None: they lie at ±δ along each variable, ``2d_free + 1 x
-                d_free``; one outside the box is half as far on the other side, and δ is at most 0.4 of the side.
+            random: random numbers for a subspace, or None for all variables.
+
+        Returns:
+            With random numbers, points along orthonormal random directions, clipped to the box,
+            ``1 + min(directions, d) x d_free``. Without, points at ±δ along each variable, ``2d_free + 1 x d_free``,
+            where δ is at most 0.4 of the side. Instead of a point outside the box there is one at half the distance on
+            the other side of the center.
         """
         if random is not None:
             normal = torch.from_numpy(random.standard_normal((box.d, min(self.directions, box.d))))
@@ -70,7 +74,7 @@ class RadiusRule:
         initial: the first Δ in units of the box's least side; where a side is infinite, at most 1.
         growth: the largest Δ relative to the first, if a side is infinite. In a finite box it is half the largest side.
         alike: for d above this, the first and the largest Δ in a finite box are multiplied by √(d/alike), because
-            distances in a box grow so.
+            distances in a box grow with √d.
         failed: the ratio of actual to predicted decrease up to which a step has failed, and Δ falls.
         poor: the ratio up to which Δ does not grow.
         short: a step under this share of ρ is too short for a query.
@@ -150,12 +154,12 @@ class GeometryRule:
     limit: float = 5
 
     def direction(self, hessian: Tensor, covariance: Tensor, slope: Tensor, delta: float) -> Tensor | None:
-        """The unit vector along which the unknown part of the gradient may gain most; None if it is known well enough.
+        """Finds the unit vector along which the gradient's uncertainty allows the largest decrease.
 
-        A slope g gains about ½gᵀB⁻¹g within δ, with B = |H| + ηI and η = ‖slope‖/δ: along an eigenvector of eigenvalue
-        λ this is near ½g²/|λ|, the whole fall, where the minimum is well inside, and ½|g|δ along a line without
-        curvature. The vector e maximizes eᵀCe/eᵀBe; it points downhill. It is None unless this maximum exceeds
-        slopeᵀB⁻¹slope. O(d³).
+        A gradient g allows a decrease of about ½gᵀB⁻¹g within δ, where B = |H| + ηI and η = ‖slope‖/δ. Along an
+        eigenvector of eigenvalue λ this is near ½g²/|λ|, the decrease at the minimum, if that lies well inside δ, and
+        near ½|g|δ if λ is 0. The result e maximizes eᵀCe/eᵀBe and points downhill. It is None if the gradient is known
+        well enough: if this maximum is at most slopeᵀB⁻¹slope. O(d³).
 
         Args:
             hessian: H, ``d x d``.
@@ -171,7 +175,7 @@ class GeometryRule:
         return e / (-e.norm() if float(e @ slope) > 0.0 else e.norm())
 
     def weights(self, hessian: Tensor, least: float) -> Tensor:
-        """W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, |H| = Q|Λ|Qᵀ."""
+        """W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, where |H| = Q|Λ|Qᵀ and η is ``least``."""
         eigenvalues, Q = torch.linalg.eigh(hessian)
         sizes = eigenvalues.abs() + least
         largest = float(sizes.max())
@@ -180,7 +184,7 @@ class GeometryRule:
 
 @dataclass(frozen=True)
 class ExplorationRule:
-    """Steps in a span that also explore a random direction outside it, and their ratios.
+    """How steps in a subspace also explore a random direction outside it, and how they are judged.
 
     Attributes:
         gain: the distance η along that direction in units of σ/h, for a slope N(0, σ²) and a curvature h. 1.2 maximizes
@@ -201,11 +205,11 @@ class NoiseRule:
     """When the model smooths over noise, or over ripples of an exact function that look like noise.
 
     Attributes:
-        early: queries a variable, at most half of the budget, in which smoothing goes on where ρ has reached the scale
-            of the ripples but values are still much less likely without noise.
+        early: during this many queries a variable (at most half of the budget) smoothing goes on after ρ has reached
+            the scale of the ripples, while values are much less likely without noise.
         seen: the mean's change over a step must exceed this many noise standard deviations to count as visible.
-        averaging: the queries a variable of a run after noise has first hidden what f does within ρ. Noise averages out
-            meanwhile; then a new run begins.
+        averaging: a run ends this many queries a variable after noise has first hidden how f varies within ρ; until
+            then the queries average out the noise.
         needed: noise is needed if removing it raises −2 log likelihood by more than this per value.
     """
 
@@ -215,7 +219,7 @@ class NoiseRule:
     averaging: float = 20
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether the model has noise: once it is known whether values have. If not, it stands for ripples."""
+        """Whether the model has noise: if it is known whether values are noisy; for exact ones it is ripples."""
         return noisy is not None
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:
@@ -224,19 +228,20 @@ class NoiseRule:
         return 0.5 * curvature * length**2 > self.seen * math.sqrt(variance)
 
     def needs(self, pinned: PinnedModel, search: ShapeSearch) -> bool:
-        """Whether the values are much less likely without noise, even after a is fitted again."""
+        """Whether the values are much less likely without noise, even after the amplitude is fitted again."""
         data, params = pinned.data, pinned.params
         return params.noise > 0.0 and search.excess(data, params) > self.needed * len(data.y)
 
 
 @dataclass(frozen=True)
 class FailureRule:
-    """Failed queries have no place in the model: a plane that separates them from the others bounds the steps.
+    """Failed queries are not in the model. A plane that separates them from the others bounds the steps.
 
     Attributes:
         reach: queries farther from the center than this many radii do not count.
         share: how much of the way to the plane a step may go at most.
-        near: a plane is near at this many radii: a border of curvature 1/(10δ) bends as far in a step of δ along it.
+        near: a plane within this many radii is near: over a step of δ, a border of curvature 1/(10δ) departs from its
+            tangent plane by as much.
     """
 
     reach: float = 4.0
@@ -250,7 +255,7 @@ class FailureRule:
         return None if normal is None else HalfSpace(normal / delta, self.share)
 
     def is_near(self, plane: HalfSpace, delta: float) -> bool:
-        """Whether a step of δ along the plane may end behind a border that bends a little."""
+        """Whether a step of δ along the plane may end behind a slightly curved border."""
         return self.near * delta * float(plane.normal.norm()) > 1.0
 
 
@@ -270,7 +275,7 @@ class RestartRule:
         """A random point, ``1 x d_free``: the first candidate whose nearest query has not failed, or the first of all.
 
         Args:
-            box: the box, in which candidates are uniform where its sides are finite.
+            box: the box. Candidates are uniform along its finite sides, and normal about the center along others.
             center: the center of the last run, shape ``d_free``.
             delta: the first radius.
             queries: the queries that succeeded, ``n x d_free``.
@@ -289,7 +294,7 @@ class RestartRule:
     def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
         """Whether a run begins at the best query instead of the random point, whose value is given.
 
-        In a span it does unless the point is lower than x0: in many dimensions few random points are.
+        In a subspace it does unless the point is better than x0: in many dimensions few random points are.
         """
         return spanning and not value < start_value
 
@@ -299,11 +304,11 @@ class ModelRule:
     """The model's queries, kernel, metric and fit.
 
     Attributes:
-        close: in a span without noise, queries nearer to the center than this many ρ are of a finer scale and left out.
+        close: in a subspace without noise, queries nearer to the center than this many ρ are left out.
         prior: the pinned kernel's constants.
         search: the search for its amplitude and noise.
         power: p of the metric A = |Λ|^p Qᵀ, for the mean's Hessian QΛQᵀ: in u = Ax curvatures are ±|λ|^(1−2p). With ½
-            all would be alike, and the metric as wrong as the Hessian is; with 0 the metric is a rotation.
+            all would be alike, but errors of the Hessian would enter in full; with 0 the metric is a rotation.
         least: the least |λ| that counts, in units of the largest.
         newton: the most Newton steps to a low mean after the first one.
     """
@@ -371,7 +376,7 @@ class ConstraintRule:
 
 @dataclass(frozen=True)
 class TrustRegionRules:
-    """All rules of a run; each is replaced by another object with its methods.
+    """All rules of a run. Each may be replaced by another object with the same methods.
 
     Raises:
         ValueError: for an option under 0, or not a number.

@@ -1,4 +1,4 @@
-"""The scales of the variables: what x0 says about them, and what the values of a design teach."""
+"""The scales of the variables, from x0 and from the values of a design."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class ScaleRule:
     """The scales of variables without two finite bounds, and when the values of a design change a scale or the radius.
 
     Attributes:
-        chance: magnitudes in x0 within this factor times d of their geometric mean differ by chance: of d draws from
-            one distribution the least is about the d-th part of the mean.
-        unlike: a scale changes if the design differs from it by more than this factor.
-        narrow: the design is too wide if all its parabolas are least within this share of its radius.
+        chance: a magnitude in x0 differs from the geometric mean by chance if the factor between them is at most this
+            times d: the least of d draws from one distribution is about 1/d of their mean.
+        unlike: a scale changes if the design suggests one that differs by more than this factor.
+        narrow: the design is too wide if all its parabolas have their minima within this share of its radius.
     """
 
     chance: float = 10.0
@@ -72,10 +72,10 @@ class ScaleRule:
     narrow: float = 0.125
 
     def first(self, box: FreeBox, x0: Tensor) -> Tensor:
-        """The scales that x0 says, shape ``d_free``; 1 where both bounds are finite or all of x0 is 0.
+        """The scales that x0 suggests, shape ``d_free``; 1 where both bounds are finite or all of x0 is 0.
 
-        A variable's scale is the geometric mean of the magnitudes of all that are not 0, or its own magnitude, if that
-        differs by more than chance. A variable that is 0 says nothing.
+        A variable's scale is the geometric mean of all magnitudes that are not 0, or its own magnitude if that is not 0
+        and differs from the mean by more than chance.
         """
         sizes, infinite = x0.abs(), ~torch.isfinite(box.sides)
         known = infinite & (sizes > 0.0)
@@ -88,8 +88,8 @@ class ScaleRule:
     def factors(self, box: FreeBox, found: Parabolas, delta: float) -> Tensor:
         """The factors by which scales change after a design, shape ``d_free``: powers of two, most of them 1.
 
-        Let F be the decrease that all convex parabolas promise together. A parabola of curvature c rises by F within
-        √(2F/c) of where it is least: in units of the new scale that is δ for every variable.
+        Let F be the decrease that all convex parabolas predict together. A parabola of curvature c rises by F over the
+        distance √(2F/c) from its minimum. In units of the new scale this distance is δ for every variable.
         """
         convex = (found.curvatures > 0.0) & ~torch.isfinite(box.sides)
         c = torch.where(found.curvatures > 0.0, found.curvatures, math.inf)

@@ -1,4 +1,4 @@
-"""What a trust-region run knows between batches, and the plans for its next batch."""
+"""The state of a trust-region run between batches, and the plans for its next batch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Step:
 
     Attributes:
         predicted: the decrease that the model predicts.
-        exploration_std: the standard deviation that the model adds to it for what the step explores outside its span.
+        exploration_std: the standard deviation of f there that is due to the unknown slope outside the subspace.
         constraints: the constraints expected there, shape ``m``, or None.
     """
 
@@ -105,8 +105,8 @@ class Run:
         model_queries: the number of queries in a row that only improved the model: geometry-improving queries, and
             steps whose shortfall was attributed to chance.
         start_value: f + ψ at x0; inf where it failed.
-        repeated_gap: how far the two values at a point that was evaluated twice are apart; inf where noise is given.
-        hidden_since: how many queries had been told when noise first hid what f does within ρ; None: it has not.
+        repeated_gap: the difference of the two values at a point that was evaluated twice; inf if noise is given.
+        hidden_since: how many queries had been told when noise first hid how f varies within ρ; None: it has not.
     """
 
     radius: Radius

@@ -45,14 +45,14 @@ from surrogates.pinned.prior import Hyperparameters
 from surrogates.threads import small_algebra
 
 PATIENCE = 2
-"""A planned query is waited for until more than this many answers per pending point have come since it was asked."""
+"""A planned query is awaited until more than this many answers per pending point have arrived since it was asked."""
 
 
 class StepOutcome(NamedTuple):
-    """What the last answer says about a step.
+    """The outcome of the last query as far as it was a step.
 
     Attributes:
-        failed: whether it was a step that failed.
+        failed: whether the last query was a step, and it failed.
         at_rho: whether ρ may fall: the step was made with Δ = ρ.
     """
 
@@ -67,49 +67,49 @@ class SurrogateTrustRegion(Optimizer):
     """Minimizes a function by steps to the least mean of a Gaussian process near the best point found so far.
 
     The method is a trust region, as in Powell's NEWUOA and BOBYQA and in COBYQA. Its model is a derived Gaussian
-    process (``surrogates.pinned``) that interpolates the queries about the best point, the center, instead of a
-    quadratic. After the initial design, which is one batch, it evaluates one point at a time, or several with
-    ``workers``. It is the default of ``minimize``.
+    process (``surrogates.pinned``), not a quadratic. It interpolates the queries about the best point, the center.
+    After the initial design, which is one batch, the method evaluates one point at a time, or several with ``workers``.
+    It is the default of ``minimize``.
 
-    **A run.** It begins with a design: x0 and two points along each variable, or with more than 60 variables, or fewer
-    than six queries a variable, x0 and eight random directions. Then each query is a step to the least mean within a
-    radius Δ of the center, or, where the model is poor, a geometry-improving query. Δ grows where steps do as well as
-    predicted and falls where they do not. When the scale of the search falls below 5e-8 of the first radius, a new run
-    begins at a random point; with many variables it continues from the best query unless the random point is better
-    than x0. ``best_x`` is the best of all runs.
+    **A run.** A run begins with a design: x0 and two points along each variable. With more than 60 variables, or a
+    budget under six queries a variable, it is x0 and a point along each of eight random directions. Then each query is
+    a step to the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. Δ
+    grows if steps do as well as predicted, and falls otherwise. When the scale of the search falls below 5e-8 of the
+    first radius, a new run begins at a random point; with many variables it continues from the best query unless the
+    random point is better than x0. ``best_x`` is the best of all runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
 
     **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
-    evaluation fails, the function is treated as noisy. If they agree, it has ripples, which the model smooths over
-    until the search reaches their scale. While the model smooths, ``x`` is the query of least posterior mean;
-    ``best_x`` is always the query of the least value. When noise hides what f does within the scale of the search, the
-    run goes on for 20 queries a variable, which averages noise out, and then a new run begins elsewhere.
+    evaluation fails, f is treated as noisy. If they agree, f has ripples, which the model smooths over until the search
+    reaches their scale. While the model smooths, ``x`` is the query of least posterior mean; ``best_x`` is always the
+    query of the least value. When noise hides how f varies within the scale of the search, the run goes on for 20
+    queries a variable, which averages noise out, and then a new run begins elsewhere.
 
-    **A prox** of ψ makes it minimize f + ψ; steps are in ψ's domain.
+    **Prox.** Given the prox of ψ, the method minimizes f + ψ; steps stay in ψ's domain.
 
     **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for
-    a variable with two finite bounds, and otherwise its magnitude in x0 (``ScaleRule``). The values of the design may
-    change a scale that x0 gave, by more than a factor of 32. If they say that the minimum is far nearer than the design
-    is wide, a smaller design follows.
+    a variable with two finite bounds, and otherwise its magnitude in x0 (``ScaleRule``). A scale that x0 gave is replaced if the values of
+    the design suggest one that differs by more than a factor of 32. If they suggest that the minimum is much nearer
+    than the points of the design, a smaller design follows.
 
-    **When to set an option.** ``x_scale``, if x0 is 0 and variables have different units, or if f varies at another
-    scale than the box is wide: for each variable a change that matters. ``radius``, to begin with smaller or larger
-    steps than these scales say. ``noise``, if you know the variance of a value's noise; with 0 the
-    center is never evaluated twice, and small-scale variation is smoothed over as ripples. ``window``, to make a query
-    cheaper: its time grows with the cube of the window. ``docs/trust_region.md`` has the formulas, the rules and what
-    each of them gains.
+    **When to set an option.** Set ``x_scale`` to the change of each variable that matters, if x0 is 0 and variables
+    have different units, or if f varies over a much smaller scale than the width of the box. Set ``radius`` to begin
+    with smaller or larger steps. Set ``noise`` if you know the variance of a value's noise; with 0 the center is never
+    evaluated twice, and small-scale variation is smoothed over as ripples. Set ``window`` to make a query cheaper: its
+    time grows with the cube of the window. ``docs/trust_region.md`` has the formulas and rules, and links to the gain
+    from each.
 
     Args:
         x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
         radius: the first Δ in units of the variables' scales. At most half of the largest side (more for d > 20). None:
             2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale`` or where a side is infinite. With
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
-        window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, 40 for one variable and 100 for
-            more than 60; where values are noisy at least half of all queries, up to 300.
+        window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, or 100 for more than
+            60 variables; 40 for one variable. For noisy values at least half of all queries, up to 300.
         noise: the variance of a value's noise, in f's units squared; None: estimated.
-        x_scale: for each variable, or for all, a change of x that matters; rounded to a power of two. None: see above.
+        x_scale: the change that matters, one for each variable or for all; rounded to a power of two. None: see above.
         constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
             ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear ones are evaluated with f, and
             f and c at one point are one query; linear and cheap ones cost none.
@@ -307,7 +307,7 @@ class SurrogateTrustRegion(Optimizer):
     def _tell(self, batch: Batch, values: Tensor) -> None:
         state, values = self.state.copied(), values.cpu()
         plan = self._planned() if batch.info["plan_id"] == state.plan_id else None
-        self.state = state  # where this raises, the base restores the state of before
+        self.state = state  # if this raises, the base class restores the former state
         asked, explained = self._box.part(cast(Tensor, batch.explicit)), torch.zeros(len(batch), dtype=torch.bool)
         if (models := self._models.constraints) is not None and state.constraints is not None:
             sizes = None if self._feasibility is None else self._feasibility.sizes
@@ -324,7 +324,7 @@ class SurrogateTrustRegion(Optimizer):
             torch.cat([state.data.values, values[succeeded]]),
             torch.cat([state.data.failed, failed]),
         )
-        # Plan anew when the planned query is answered, or was waited for too long.
+        # Plan anew when the planned query is answered, or has been awaited for too long.
         if plan is not None or not self._is_awaited():
             with small_algebra(self._models.flops):
                 outcome = self._update_run(state, plan, asked, values)
@@ -334,7 +334,7 @@ class SurrogateTrustRegion(Optimizer):
             self._x = self._iterate(state)
 
     def _update_run(self, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor) -> StepOutcome:
-        """Takes what the answers to a plan say into the run: its beginning, its radius, and whether it has noise."""
+        """Updates the run by the values of a plan: its start, its radii, and whether values are noisy."""
         run, data, succeeded = state.run, state.data, bool(torch.isfinite(values).all())
         known = state.constraints
         if isinstance(plan, Step) and succeeded and plan.constraints is not None and known is not None:
@@ -357,7 +357,7 @@ class SurrogateTrustRegion(Optimizer):
             case Step() if not (run.smoothing and succeeded):
                 return self._update_radius(state, plan, asked[0], succeeded)
             case GeometryQuery() if not succeeded:
-                # A lone value, or failures that no plane separates from the others: the radius is too large.
+                # With one value, or if no plane separates the failures from the others, the radius is too large.
                 if len(data.values) == 1 or self._models.half_space(state, self._models.center(state)) is None:
                     run.radius = self.rules.radius.after(run.radius, math.nan, run.radius.delta)
         return NO_STEP
@@ -383,7 +383,7 @@ class SurrogateTrustRegion(Optimizer):
     def _update_radius(self, state: TrustRegionState, plan: Step, point: Tensor, succeeded: bool) -> StepOutcome:
         """Moves the radius by the ratio of a step's actual to its predicted decrease."""
         run, data, rules, model_queries = state.run, state.data, self.rules, state.run.model_queries
-        # After a failed query the last value is another's: its ratio is NaN, and it is not used.
+        # If the step failed to give a value, the last value is another query's, and NaN replaces it.
         before, after = self._models.totals(state, torch.tensor([run.center_index, -1])).tolist()
         ratio, run.model_queries = _ratio(before, after if succeeded else math.nan, plan.predicted), 0
         by_chance = after - before + plan.predicted <= rules.exploration.deviations * plan.exploration_std
@@ -391,21 +391,21 @@ class SurrogateTrustRegion(Optimizer):
         if ratio <= rules.radius.failed and by_chance and model_queries < rules.exploration.limit:
             ratio, run.model_queries = rules.exploration.ratio, model_queries + 1
         plane = None if succeeded else self._models.half_space(state, run.center_index)
-        # With a plane, which excludes the point, Δ falls and ρ stays (a ratio of −∞); without one (NaN) ρ falls too.
+        # If a plane excludes the failed point, Δ falls and ρ stays (a ratio of −∞); without one (NaN) ρ falls too.
         may_lower_rho = succeeded or (plane is not None and rules.failures.is_near(plane, run.radius.delta))
         outcome = StepOutcome(not ratio > rules.radius.failed, may_lower_rho and run.radius.delta <= run.radius.rho)
         length = float((point - data.points[run.center_index]).norm())
-        # A failure that a constraint explains is in the constraints' models, as one behind a plane is behind the plane.
+        # A failure that a constraint explains needs no plane: the constraint's model excludes the point.
         explained = not succeeded and not self._has_failed(state, point)
         run.radius = rules.radius.after(run.radius, -math.inf if explained or plane is not None else ratio, length)
         return outcome
 
     def _rescale(self, state: TrustRegionState, asked: Tensor, values: Tensor) -> Design | None:
-        """Changes scales by what the values of a design say; gives a smaller design where this one is too wide.
+        """Changes scales by the values of a design; returns a smaller design if this one is too wide.
 
         A box may be far wider than the scale at which f varies. Then all points of the design are worse than its
-        center, along parabolas whose minima are near it. The next design is as wide as they say, and what the wide one
-        has found out about places so far away does not enter the model.
+        center, and the parabolas through them have minima near it. The next design is as wide as the farthest minimum,
+        and the values of the wide design do not enter the model.
         """
         run, data, rule, n = state.run, state.data, self.rules.scales, 2 * self._box.d
         if (
@@ -431,7 +431,7 @@ class SurrogateTrustRegion(Optimizer):
     # Planning.
 
     def _next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
-        """Sets the center, fits the model, and plans the next batch."""
+        """Sets the center, fits the model, and plans the next batch; ``told`` is the plan just answered, if any."""
         run, models = state.run, self._models
         if run.run_start == len(state.data.values):  # no query of this run has succeeded
             return self._plan_restart(state)
@@ -456,33 +456,41 @@ class SurrogateTrustRegion(Optimizer):
                 return Repeat(run.center[None])
             if (plan := self._by_powell(state, model, *outcome)) is not None:
                 return plan
-            told, outcome = None, NO_STEP  # ripples are followed from here on: the model is fitted without noise
+            told, outcome = None, NO_STEP  # smoothing has ended: the model is fitted without noise, and follows ripples
 
     def _by_powell(self, state: TrustRegionState, model: LocalModel, failed: bool, at_rho: bool) -> Plan | None:
-        """Plans a step, a geometry-improving query or, at the end of the finest scale, a restart.
+        """Plans a step, a geometry-improving query or a restart; None if the model must be fitted again without noise.
 
-        Powell's loop: a step that is long enough for its scale is queried. After one that failed, or where it is too
-        short, a query improves the model. Where none does, the scale becomes finer if the step is too short or failed
-        at Δ = ρ; else the step within the reduced Δ is queried. None: the model is to be fitted again without noise.
+        This is Powell's loop. A step is worthwhile if it is long enough for ρ, predicts a decrease and leads to a new
+        point. It is the next query unless the last step failed. Otherwise a geometry-improving query is, if the model
+        needs one. If it does not, ρ falls if the step is not worthwhile or the last one failed at Δ = ρ, and a restart
+        follows the finest ρ; else the step within the reduced Δ is the next query.
+
+        Args:
+            state: the state, whose radii and counts change.
+            model: the model about the center.
+            failed: whether the last query was a step, and it failed.
+            at_rho: whether that step was made with Δ = ρ.
         """
         run, rules, box, newton = state.run, self.rules, self._box, self.rules.model.newton
-        # If noise hides what f does within ρ, the search goes on at a coarser scale.
+        # If noise hides how f varies within ρ, the search goes on at a coarser scale.
         if self._noise_hides_rho(state, model):
             run.radius = rules.radius.raised(run.radius)
         region = self._region(state)
         step, mean = (model.composite or model.region).step(region, newton)
         while True:
             length, point = float(step.norm()), box.clamped(run.center + step)[None]
-            too_short = rules.radius.is_short(run.radius, length)
-            not_worthwhile = too_short or not mean < 0.0 or self._is_evaluated(state, point)
-            if not not_worthwhile and not failed:
+            long_enough = not rules.radius.is_short(run.radius, length)
+            worthwhile = long_enough and mean < 0.0 and not self._is_evaluated(state, point)
+            if worthwhile and not failed:
                 return self._step(state, model, region, step, -mean)
             if (query := self._geometry_query(state, model, region)) is not None:
                 return query
-            if not_worthwhile or at_rho:
+            if not worthwhile or at_rho:
                 # A finer scale would only fit the noise: the query is made at this one.
                 if self._noise_hides_rho(state, model):
-                    run.hidden_since = self.queries if run.hidden_since is None else run.hidden_since
+                    if run.hidden_since is None:
+                        run.hidden_since = self.queries
                     if run.noisy and self.queries - run.hidden_since >= rules.noise.averaging * box.d:
                         return self._plan_restart(state)
                     return self._at_noise(state, model, point)
@@ -493,10 +501,10 @@ class SurrogateTrustRegion(Optimizer):
                 # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.
                 if length > region.delta or region.half_space is not None:
                     step, mean = (model.composite or model.region).step(region, newton)
-            failed = at_rho = False
+            failed = at_rho = False  # the failure has been dealt with
 
     def _step(self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor, predicted: float) -> Step:
-        """The step, which in a span explores a direction outside, unless it is the last query."""
+        """Plans the step. In a subspace it also explores a direction outside, unless it is the last query."""
         std, expected = 0.0, None
         if isinstance(model.composite, ConstrainedModel):
             expected = torch.from_numpy(model.composite.components(step.numpy()))
@@ -506,7 +514,7 @@ class SurrogateTrustRegion(Optimizer):
         return Step(point, predicted, std, expected)
 
     def _geometry_query(self, state: TrustRegionState, model: LocalModel, region: Region) -> GeometryQuery | None:
-        """The query that the geometry rule asks for; None at its limit, where the gradient or the point is known."""
+        """Plans a geometry-improving query; None at the limit, or if the gradient or the point's value is known."""
         run, rule = state.run, self.rules.geometry
         most = rule.limit if self.constraint_set is None else min(rule.limit, self.rules.constraint.geometry)
         if run.model_queries >= most:
@@ -529,7 +537,7 @@ class SurrogateTrustRegion(Optimizer):
         return GeometryQuery(self._kept(state, point))
 
     def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
-        """Queries the short step, because noise averages out; None where only ripples are left, which are followed."""
+        """Queries the short step, because noise averages out; ends smoothing (None) if only ripples are left."""
         run, rule = state.run, self.rules.noise
         early, run.model_queries = self.queries < min(rule.early * self._box.d, self.remaining), 0
         if run.noisy or (early and rule.needs(model.region.pinned, self.rules.model.search)):
@@ -548,7 +556,7 @@ class SurrogateTrustRegion(Optimizer):
     ) -> tuple[int, LocalModel, StepOutcome]:
         """Moves the radii by the ratio of the posterior mean's decrease to the predicted one, and then the center.
 
-        The center moves to the run's query of least posterior mean. A step that failed was judged before.
+        The center moves to the run's query of least posterior mean. A failed step has already moved the radii.
         """
         run, data, rule = state.run, state.data, self.rules.radius
         last = model.means[model.numbers == len(data.values) - 1]
