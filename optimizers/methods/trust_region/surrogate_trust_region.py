@@ -90,9 +90,9 @@ class SurrogateTrustRegion(Optimizer):
     **Prox.** Given the prox of ψ, the method minimizes f + ψ; steps stay in ψ's domain.
 
     **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for
-    a variable with two finite bounds, and otherwise its magnitude in x0 (``ScaleRule``). A scale that x0 gave is replaced if the values of
-    the design suggest one that differs by more than a factor of 32. If they suggest that the minimum is much nearer
-    than the points of the design, a smaller design follows.
+    a variable with two finite bounds, and otherwise its magnitude in x0 (``ScaleRule``). If the values of the design
+    suggest a scale that differs by more than a factor of 32 from the one that x0 gave, it takes effect. If they suggest
+    that the minimum is much nearer than the points of the design, a smaller design follows.
 
     **When to set an option.** Set ``x_scale`` to the change of each variable that matters, if x0 is 0 and variables
     have different units, or if f varies over a much smaller scale than the width of the box. Set ``radius`` to begin
