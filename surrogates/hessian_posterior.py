@@ -28,14 +28,14 @@ from surrogates.subspace_derivatives import SubspaceDerivatives, square_of_entri
 class HessianPosterior(Posterior):
     """The Gaussian posterior of ∇²f at ``batch x q`` points, and of (∇f, ∇²f) along directions.
 
-    Shapes are given for one outcome. With m > 1 independent outcomes all have m after q: the mean, for example, is
-    ``batch x q x m x d x d``.
+    Shapes are given for one outcome. With m > 1 independent outcomes results have a dimension of size m after q: the
+    mean, for example, is ``batch x q x m x d x d``.
 
     Second derivatives D²f are linear in f. With A = K + diag(s²) their mean is D²m(x) + D²k(x, X) A⁻¹ (y − m(X)), and
     their covariance is D²D'²k(x, x') − D²k(x, X) A⁻¹ D'²k(X, x').
 
     Everything is lazy and in the user's units, outcome per squared unit of input. ``mean_times``, ``along``,
-    ``directional_variance`` and ``newton_direction`` form no ``d x d`` under a stationary kernel. ``variance``,
+    ``directional_variance`` and ``newton_direction`` form no ``d x d`` matrix under a stationary kernel. ``variance``,
     ``joint_covariance`` and ``rsample`` are dense: they work with the D = d(d+1)/2 entries ∂ᵢ∂ⱼf, i ≤ j, row by row,
     and are meant for small d. All results are differentiable in the points and directions and, if the posterior was
     made under ``botorch.settings.propagate_grads``, in the data, the noise and the hyper-parameters. The posterior
@@ -266,7 +266,7 @@ class HessianPosterior(Posterior):
         if not bool((residual(direction).norm(dim=-1) <= allowed).all()):
             raise ValueError(
                 f"The mean Hessian plus {shift:g} I is singular to working precision at a point, so that there is no "
-                "Newton direction: give another regularization (an input that the kernel does not see needs one)."
+                "Newton direction: give another regularization (it must not be 0 if the kernel ignores an input)."
             )
         return outputs_last(direction, 1, self._several_outputs)
 
@@ -312,7 +312,7 @@ class HessianPosterior(Posterior):
             return None if self._bend is None else self._bend * self._conditioning.mean(self._x)
 
     def _shifted_inverse(self, shift: float) -> Callable[[Tensor], Tensor]:
-        """What multiplies a vector for every point by (E ∇²f + λI)⁻¹, in float64."""
+        """Returns a function that multiplies a vector for every point by (E ∇²f + λI)⁻¹, in float64."""
         n, d = self._conditioning.X.shape[-2:]
         of_kernel, of_prior_mean = self._of_kernel, self._of_prior_mean
         if n < d and isinstance(of_kernel, StationaryHessian) and (of_prior_mean is None or of_prior_mean.vanishes):

@@ -9,8 +9,8 @@ The best of them in a cell, chosen on the same seeds, is the reference: the regr
 last gap.
 
 Adam with rate 0.01 keeps its moments across rounds. If they were reset, its first steps of 0.01 in every coordinate
-would leave a floor of 10^-2 that hides the effect of γ. Noise is normal with a standard deviation in units of f, whose
-gap at the starts is about 3.
+would leave a floor of 10^-2 that hides the effect of γ. The noise is normal, and its standard deviation is in
+units of f. The gap at the starts is about 3.
 """
 
 from __future__ import annotations

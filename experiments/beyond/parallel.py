@@ -6,9 +6,9 @@ point (``ask_another``); the time of a query is log-normal with mean 1. ``random
 random directions at the radius of the design. q = 1 makes one query per iteration. Problems, starts and Adam's steps
 are taken from ``zord_kept`` in ``beyond-zord``; each step was tuned for q = 1 on seeds that neither figure uses.
 
-A round is the mean time of a query. A batch of q takes one round and an initial design of n points ⌈n/q⌉; of the
-workers' queries, those that finish within r rounds count. A gap is noise-free f at the point with the smallest observed
-value.
+Time is measured in rounds; one round is the mean time of a query. A batch of q takes one round, and an initial design
+of n points takes ⌈n/q⌉. With workers, the queries that finish within r rounds count. A gap is noise-free f at the point
+with the smallest observed value.
 """
 
 from __future__ import annotations

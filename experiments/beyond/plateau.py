@@ -1,12 +1,13 @@
 """Beyond FZooS: a settling rate of the local steps against constant rates, on the quadratics of Appx. G.1.
 
-With a constant rate every algorithm with local steps stalls once the steps of a round reverse direction: the gap stays
-on a plateau set by their length. ``rate="settling"`` shortens them at that point (``federated.core.settling``), and
-with them FZooS's surrogates and active queries. The baselines run with this rule too, and with the rates 0.01 (the
-paper's) and 0.001. Each is shown with the rule with which it ends lowest in a cell, chosen on the same seeds.
+With a constant rate every algorithm with local steps stalls once successive rounds move in opposite directions: the
+gap stays on a plateau whose height depends on the length of the steps. ``rate="settling"`` then shortens the steps
+(``federated.core.settling``); in FZooS it also shrinks the radius of active queries and adapts the surrogates. The
+baselines run with this rule, with the paper's rate 0.01, and with 0.001. In each cell (d, C, noise) a baseline is shown
+with the rule that ends lowest, chosen on the same seeds.
 
-γ is the adaptive one, and Q = 20. Noise is normal with a standard deviation in units of f, whose gap at the starts is
-about 3.
+FZooS uses the adaptive γ, and the baselines Q = 20. The noise is normal, and its standard deviation is in units of f.
+The gap at the starts is about 3.
 """
 
 from __future__ import annotations

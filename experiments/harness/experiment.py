@@ -83,7 +83,7 @@ class Experiment:
     Attributes:
         id: paper, then figure or table, such as ``zord-fig2a``.
         source: place in the paper, such as ``ZoRD, Fig. 2a``.
-        shows: one line on what is shown; a function of the settings if it mentions their numbers.
+        shows: description of the figure or table in one line; a function of the settings if it mentions their numbers.
         claim: the claim of the source, with its numbers.
         scales: a frozen dataclass of settings for ``paper``, ``quick`` and, if the paper's scale takes too long for one
             night, ``reduced``.
@@ -149,7 +149,7 @@ class Experiment:
         return min(paper, 3) if scale == "quick" else paper
 
     def shown(self, settings: Any) -> str:
-        """Returns one line on what a run with these settings shows."""
+        """Returns the description in one line, ``shows``, for a run with these settings."""
         return self.shows(settings) if callable(self.shows) else self.shows
 
     def differences(self, settings: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Helper functions for records: selections and CSV files."""
+"""Helper functions for records: select rows and numbers, and read and write CSV."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ claim follows:
 * ``partly``: some cells hold;
 * ``undecided``: no cell holds, and every cell is undecided or the interval of the mean over cells contains the
   threshold;
-* ``not reproduced``: no cell holds otherwise.
+* ``not reproduced``: in all other cases.
 """
 
 from __future__ import annotations

@@ -1,26 +1,25 @@
-"""Calibration of gradient posteriors: are their bands, ZoRD's Theorem 1 and Theorem 2 right?
+"""Calibration of gradient posteriors, and ZoRD's Theorems 1 and 2.
 
-Functions are drawn from a GP prior with their exact gradients, observed with noise at uniform points of the unit cube,
-and a GP with the same prior is conditioned on the observations. The following statements are then exact, and the
-experiment measures them:
+Functions and their exact gradients are drawn from a GP prior. The GP with the same prior is conditioned on noisy values
+at uniform points of the unit cube. Four statements are then exact, and are tested:
 
-- a partial derivative lies within z posterior standard deviations of its mean with the probability that a standard
-  normal lies within z of 0;
-- E‖∇f(x) − ∇μ(x)‖² = trace ∂σ²(x);
-- Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ), which
-  Laurent and Massart's tail bound of χ²(d) gives for δ ≤ 1/e. It is judged with the smaller d + (√d + 1) ln(1/δ); if
-  the bound holds with this α, it holds with the paper's too;
-- Theorem 2, in the part that holds: the uncertainty never rises as observations come, in trace, in
-  spectral norm and as matrices (its rate needs r < 1, and r = 1 for every differentiable stationary
-  kernel).
+- A partial derivative lies within z posterior standard deviations of its posterior mean as often as a standard normal
+  variable lies within ±z.
+- E‖∇f(x) − ∇μ(x)‖² = trace ∂σ²(x).
+- Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ),
+  which follows from Laurent and Massart's tail bound of χ²(d) for δ ≤ 1/e. We test the stronger bound with
+  α = d + (√d + 1) ln(1/δ), which implies the paper's.
+- Theorem 2, in the part that holds: no observation raises the uncertainty, measured by the trace, the spectral norm or
+  the matrix order. (The theorem's rate needs r < 1, but r = 1 for every differentiable stationary kernel.)
 
-Our choices: the lengthscale is √d/2, so that a cube's diagonal is two lengthscales in every dimension; the noise's
-standard deviation is 0.1 of the prior's.
+Our choices where the paper gives no details: the lengthscale is √d/2, so that the diagonal of the cube is two
+lengthscales in every dimension. The noise has a tenth of the prior's standard deviation.
 
-A second part shows the bands if hyper-parameters are not known: functions are drawn from a prior with lengthscales 0.5,
-0.5 and 4 (the last is the weak coordinate's), and the model gets 30 noisy values of each. The bands are computed with
-the true hyper-parameters, with maximum likelihood without priors, with a fit under ``SingleTaskGP``'s default priors,
-and with a mixture over samples of the hyper-parameters under these priors (``surrogates.sample_hyperparameters``).
+In addition we measure the coverage with fitted hyperparameters. Functions are drawn from a prior with lengthscales 0.5,
+0.5 and 4, the last of which belongs to the *weak* coordinate, and are observed at 30 points with noise. Bands are
+computed with the true hyperparameters, with maximum-likelihood estimates without priors, with estimates under
+``SingleTaskGP``'s default priors, and from a mixture over samples of the hyperparameters under these priors
+(``surrogates.sample_hyperparameters``).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ MEASURES = {"trace": "trace", "spectral_norm": "spectral norm", "order": "some d
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of the draws; lengths are in sides of the cube, noise in prior standard deviations."""
+    """Settings of the draws; lengths are in sides of the cube, and noise in prior standard deviations."""
 
     kernels: tuple[str, ...] = ("rbf", "matern52")
     dims: tuple[int, ...] = (2, 10)
@@ -65,7 +64,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Measures ``functions`` functions on one design for each kernel and dimension, and the fitted bands."""
+    """Records the statistics of one design for each kernel and dimension, and of the fitted bands."""
     generator = torch.Generator().manual_seed(seed)
     rows: Rows = []
     for kernel in settings.kernels:
@@ -96,7 +95,7 @@ def _model(settings: Settings, key: Row, X: Tensor, Y: Tensor) -> DerivedGP:
 
 
 def _calibration_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tensor, truth: Tensor) -> Rows:
-    """Coverage of bands and of Theorem 1's bound over functions and points."""
+    """Returns the coverage of bands and the violations of Theorem 1's bound over functions and points."""
     dim = X.shape[-1]
     functions = len(Y)
     model = _model(settings, key, X.expand(functions, *X.shape), Y)
@@ -118,7 +117,7 @@ def _calibration_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Te
 
 
 def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tensor) -> Rows:
-    """Adds observations one by one; counts rises of the uncertainty and records it relative to the prior's."""
+    """Adds observations one by one; records the uncertainty relative to the prior's, and how often it rises."""
     dim = X.shape[-1]
     model = _model(settings, key, X[:1], Y[:1].unsqueeze(-1))
     total = float(model.gradient_posterior(at).prior_trace[0])
@@ -152,7 +151,7 @@ def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tenso
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Plots coverage against its nominal level, Theorem 1's failures against δ, and uncertainty against n."""
+    """Draws coverage with known and with fitted hyperparameters, violations of Theorem 1, and uncertainty against n."""
     figure, axes = plotting.panels(2, 2, height=2.2)
     (coverage, fitted), (theorem, falling) = axes
     most = max(settings.num_observations)
@@ -184,7 +183,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the bands, the trace, Theorems 1 and 2, and the bands with fitted hyper-parameters."""
+    """Judges the bands, the trace, both theorems, and bands with fitted hyperparameters."""
     seeds = seeds_of(rows)
     settled: list[tuple[str, dict[str, Value]]] = [
         (f"{kernel} d={dim} n={n}", {"kernel": kernel, "dim": dim, "num_observations": n})
@@ -197,7 +196,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
     verdicts = []
     for level in (0.8, 0.95):
-        claim = f"{level:.0%} bands of partial derivatives cover {level:.0%}, to 2 points"
+        claim = f"the coverage of {level:.0%} bands of partial derivatives is {level:.0%}, to 2 points"
         covered = cells("coverage", level=level)
         verdicts.append(judge(claim, "coverage", covered, seeds, above=level - 0.02, below=level + 0.02, control=True))
     ratio = cells("error_over_trace")
@@ -208,7 +207,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         for delta in settings.deltas
         for label, values in cells("theorem1", level=delta).items()
     }
-    claim = "Theorem 1: the error is beyond α‖∂σ²‖ with probability at most δ"
+    claim = "Theorem 1: the squared error exceeds α‖∂σ²‖ with probability at most δ"
     verdicts.append(judge(claim, "δ minus the share beyond", slack, seeds, above=0.0))
     for measure, name in MEASURES.items():
         designs = len(settings.kernels) * len(settings.dims)
@@ -229,14 +228,13 @@ EXPERIMENT = Experiment(
     id="calibration",
     source="ZoRD, Theorems 1 and 2",
     shows="coverage of gradient bands, Theorem 1's bound and Theorem 2's decrease over draws from the prior, and "
-    "coverage with fitted hyper-parameters",
+    "coverage with fitted hyperparameters",
     claim="Gradient posteriors are calibrated, Theorem 1's bound holds, and the uncertainty never rises.",
     scales={"paper": Settings(), "quick": QUICK},
     run_seed=run_seed,
     plot=plot,
-    caption="Lines are means over the seeds, bars one standard error to either side; thin black lines are what is "
-    "promised. With fitted hyper-parameters "
-    "solid lines are the weak coordinate, dashed ones the others; for Theorem 2 thick lines are the trace, thin ones "
-    "the spectral norm.",
+    caption="Lines are means over seeds; bars show ± one standard error. Thin black lines show the nominal values. "
+    "With fitted hyperparameters solid lines show the weak coordinate, and dashed lines the others. For Theorem 2 "
+    "thick lines show the trace, and thin lines the spectral norm.",
     claims=claims,
 )

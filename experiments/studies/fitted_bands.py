@@ -1,15 +1,14 @@
-"""Bands of partial derivatives if hyper-parameters are unknown: fitted, or averaged over.
+"""Coverage of bands of partial derivatives with fitted or sampled hyperparameters.
 
-Functions are drawn from an ARD prior and observed with noise. One coordinate has a long lengthscale, so that its
-partial derivatives have a small variance. The bands of one model are computed under
+Functions are drawn from an ARD prior and observed with noise. The last coordinate is *weak*: its lengthscale is long,
+so its partial derivatives have a small variance. Bands are computed with
 
-- the hyper-parameters that the functions were drawn with;
-- the hyper-parameters of maximum likelihood, without priors;
-- the hyper-parameters of largest posterior density under ``SingleTaskGP``'s default kernel and likelihood, with
-  log-normal priors that, for lengthscales, are scaled with the dimension;
+- the hyperparameters of the prior from which the functions were drawn;
+- maximum-likelihood estimates, without priors;
+- maximum a posteriori estimates under ``SingleTaskGP``'s default log-normal priors, which depend on the dimension;
 - a mixture over samples from that posterior.
 
-A band is the mean ± z standard deviations, also for the mixture.
+A band is the mean ± z standard deviations; for a mixture these are the mixture's mean and standard deviation.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ WAYS = {
     "default_priors": MethodStyle("BoTorch's priors", GREEN, "^"),
     "averaged": MethodStyle("averaged over samples", PURPLE, "o"),
 }
-"""The sources of hyper-parameters, with their styles in the figure."""
+"""The sources of hyperparameters, with their styles in the figure."""
 
 COORDINATES = {"weak": "-", "others": "--"}
 
@@ -51,15 +50,15 @@ Bands = tuple[Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of the draws and fits; lengths are in sides of the cube.
+    """Settings of the draws and fits; lengths are in sides of the cube.
 
     Attributes:
-        lengthscales: the prior's lengthscales; the last is the weak coordinate's.
-        observations: the number of observations of each function.
-        points: the number of points at which gradients are computed.
-        functions: the number of functions of a seed, all at the same points.
-        samples: the number of samples of the hyper-parameters for each function.
-        warmup_steps: the number of warm-up steps of each sample's chain, which starts at the fitted hyper-parameters.
+        lengthscales: lengthscales of the prior; the last one belongs to the weak coordinate.
+        observations: number of noisy values of each function.
+        points: number of points at which gradients are predicted.
+        functions: number of functions per seed, all observed at the same points.
+        samples: number of samples of the hyperparameters for each function.
+        warmup_steps: number of warm-up steps of each chain, which starts at the fitted hyperparameters.
     """
 
     lengthscales: tuple[float, ...] = (0.5, 0.5, 4.0)
@@ -78,15 +77,15 @@ def rows_of(
     seed: int,
     generator: torch.Generator,
 ) -> Rows:
-    """Measures the coverage at each nominal level for each source of hyper-parameters.
+    """Records the coverage at each nominal level for each of ``WAYS``.
 
     Args:
-        settings: The settings of the draws and fits.
-        levels: The nominal levels.
-        noise_sd: The standard deviation of the noise, in units of the prior's.
-        kernel: A function that makes the kernel of the draws from its lengthscales.
-        seed: The seed that the records name.
-        generator: The source of all draws.
+        settings: settings of the draws and fits.
+        levels: nominal levels.
+        noise_sd: standard deviation of the noise, in prior standard deviations.
+        kernel: creates the kernel of the prior from its lengthscales.
+        seed: the seed, for the records.
+        generator: source of all draws.
     """
     n, d, count = settings.observations, len(settings.lengthscales), settings.functions
     points = torch.rand(n + settings.points, d, generator=generator, dtype=torch.float64)
@@ -115,7 +114,7 @@ def _bands(
     at: Tensor,
     generator: torch.Generator,
 ) -> dict[str, Bands]:
-    """The mean and variance of every partial derivative, for each source of hyper-parameters."""
+    """Returns the mean and variance of every partial derivative for each of ``WAYS``."""
     lengthscales = torch.tensor(settings.lengthscales, dtype=torch.float64)
     known = DerivedGP(
         X,
@@ -142,10 +141,10 @@ def _bands(
 
 
 def _fit(model: DerivedGP) -> None:
-    """Fits the hyper-parameters of all functions at once, from GPyTorch's initial ones, without (random) restarts.
+    """Fits the hyperparameters of all functions at once, without restarts, because these are random.
 
-    Without priors the likelihood may increase in a lengthscale without bound; the fit is then where L-BFGS stops, as
-    for a user.
+    Without priors the likelihood may increase without bound along a lengthscale. The point at which L-BFGS stops is
+    then used, as it would be in practice.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizationWarning)
@@ -153,7 +152,7 @@ def _fit(model: DerivedGP) -> None:
 
 
 def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
-    """Plots the coverage of the weak coordinate and of the others against its nominal level."""
+    """Draws the coverage of the weak coordinate and of the others against the nominal level."""
     for way, look in WAYS.items():
         for coordinate, line in COORDINATES.items():
             found = curve(rows, "level", hyperparameters=way, coordinate=coordinate, quantity="fitted_coverage")
@@ -163,13 +162,13 @@ def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
             axes.errorbar(found.x, found.mean, found.standard_error, **drawn)
     ends = axes.get_xlim()
     axes.plot(ends, ends, color=BLACK, lw=0.6, zorder=0)
-    title = f"bands, hyper-parameters fitted, n = {settings.observations}"
+    title = f"bands, hyperparameters fitted, n = {settings.observations}"
     axes.set(title=title, xlabel="nominal coverage", ylabel="coverage", xlim=ends, ylim=(0, 1.02))
     axes.legend(loc="lower right")
 
 
 def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:
-    """Judges the bands with fitted hyper-parameters, and the remedies."""
+    """Judges the coverage with fitted hyperparameters, and the effect of priors and of averaging."""
 
     def covered(way: str) -> dict[str, np.ndarray]:
         chosen = where(rows, hyperparameters=way, quantity="fitted_coverage", level=0.95)
@@ -180,17 +179,17 @@ def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:
     def judged(claim: str, statistic: str, cells: dict[str, np.ndarray], **bars: float) -> Verdict:
         return judge(claim, statistic, cells, seeds, control=True, **bars)
 
-    more = "coverage minus that of maximum likelihood"
+    more = "coverage minus the coverage with maximum likelihood"
     return [
-        judged("95% bands cover 95% where hyper-parameters are known, to 2 points", "coverage", known, above=0.93,
-               below=0.97),
-        judged("95% bands of the weak coordinate cover less than 80% at the maximum of the likelihood", "coverage",
+        judged("with known hyperparameters the coverage of 95% bands is 95%, to 2 points", "coverage", known,
+               above=0.93, below=0.97),
+        judged("with maximum likelihood the coverage of the weak coordinate's 95% bands is below 80%", "coverage",
                {"": likeliest["weak"]}, below=0.8),
-        judged("95% bands of the weak coordinate cover more under BoTorch's priors", more,
+        judged("BoTorch's priors increase the coverage of the weak coordinate's 95% bands", more,
                {"": default["weak"] - likeliest["weak"]}, above=0.0),
-        judged("95% bands of the weak coordinate cover more averaged over hyper-parameters", more,
+        judged("averaging over hyperparameters increases the coverage of the weak coordinate's 95% bands", more,
                {"": averaged["weak"] - likeliest["weak"]}, above=0.0),
-        judged("95% bands of the other coordinates cover more averaged over hyper-parameters than with the same priors "
-               "fitted", "difference of coverage", {"": averaged["others"] - default["others"]}, above=0.0),
-        judged("95% bands cover at least 90% averaged over hyper-parameters", "coverage", averaged, above=0.9),
+        judged("averaging increases the coverage of the other coordinates' 95% bands over a fit with the priors",
+               "difference of coverage", {"": averaged["others"] - default["others"]}, above=0.0),
+        judged("with averaging the coverage of 95% bands is at least 90%", "coverage", averaged, above=0.9),
     ]  # fmt: skip

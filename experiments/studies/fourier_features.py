@@ -1,15 +1,15 @@
 """Gradient error of Fourier surrogates against the number of features M, for every kind of feature.
 
-FZooS replaces a client's GP by Bayesian linear regression on M random features, so that it can be sent. The experiment
-measures the error of this approximation: the distance of its gradient ∇φ(x)ᵀw to the derived GP's ∇μ(x) on the same
-data, relative to the norm of ∇μ(x). It falls as 1/√M (FZooS, Lemma E.3 for the kernel). ``cosine`` features are FZooS's
-(independent frequencies, random phases), ``paired`` features have a sine and a cosine for each frequency,
-``orthogonal`` frequencies are orthogonal in blocks, and ``sobol`` frequencies are quasi-random.
+FZooS replaces a client's GP by Bayesian linear regression on M random features, which can be sent as M weights w. The
+error of this approximation is the distance between its gradient ∇φ(x)ᵀw and the derived GP's ∇μ(x) on the same data,
+relative to ‖∇μ(x)‖. It should fall as 1/√M (FZooS proves this for the kernel in Lemma E.3). There are four kinds of
+features: ``cosine``, FZooS's, has independent frequencies and random phases; ``paired`` has a sine and a cosine for
+each frequency; ``orthogonal`` has frequencies that are orthogonal within blocks; ``sobol`` has quasi-random ones.
 
-The kernel is RBF, as in FZooS. The n = 150 data are uniform in the unit cube, with values drawn from the prior plus
-noise of variance 0.01; the error is measured at five more points, and the surrogates have the same kernel and noise.
-The root mean square distance √(d/6) of two points is one lengthscale or half a lengthscale. This determines the gain
-from orthogonality, which is largest at short distances.
+The kernel is RBF, as in FZooS. The data are n = 150 uniform points of the unit cube, with values drawn from the prior
+plus noise of variance 0.01; the error is the mean over five further points. Both surrogates use this kernel and noise.
+The root mean square distance of two points, √(d/6), is one lengthscale or half of one. This ratio determines how much
+orthogonal frequencies gain: they are most accurate at short distances.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = ("cosine", "paired", "orthogonal", "sobol")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of the comparison; ``separations`` are root mean square distances of two data, in lengthscales."""
+    """Settings of the comparison; ``separations`` are root mean square distances of two points in lengthscales."""
 
     dims: tuple[int, ...] = (10, 300)
     separations: tuple[float, ...] = (1.0, 0.5)
@@ -45,7 +45,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Measures the errors of all kinds and all M on one data set for each dimension and separation."""
+    """Records the errors of all kinds and M on one data set for each dimension and separation."""
     rows: Rows = []
     for dim, separation in itertools.product(settings.dims, settings.separations):
         generator = torch.Generator().manual_seed(seed)
@@ -70,7 +70,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Plots a column for each dimension and separation, with ratios to the paper's features in the lower row."""
+    """Draws the errors (top) and their ratios to the cosine features' (bottom), by dimension and separation."""
     cells = list(itertools.product(settings.dims, settings.separations))
     figure, axes = plotting.panels(2, len(cells), height=1.8, sharex=True, sharey="row")
     for (upper, lower), (dim, separation) in zip(axes.T, cells, strict=True):
@@ -93,7 +93,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the rate of the paper's features and the gain from orthogonal ones."""
+    """Judges the rate of the cosine features, and the other kinds against them."""
     seeds = seeds_of(rows)
     least, most, high = min(settings.num_features), max(settings.num_features), max(settings.dims)
     cells = {f"d={dim} {gap:g}ℓ": (dim, gap) for dim, gap in itertools.product(settings.dims, settings.separations)}
@@ -118,7 +118,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         judge(half, "ratio of errors", ratios, seeds, below=0.5, control=True),
     ]
     for kind in KINDS[1:]:
-        claim = f"{kind} features are nearer than cosine features at M = {most}"
+        claim = f"{kind} features have a smaller error than cosine features at M = {most}"
         verdicts.append(judge(claim, "ratio of errors", against_cosine(kind, cells), seeds, below=1.0, control=True))
     return verdicts
 

@@ -20,7 +20,7 @@ from optimizers.comparison.records import Rows
 
 
 def margin(logits: Tensor, label: int) -> Tensor:
-    """Computes log p_y − max_{j≠y} log p_j of scores ``... x 10``; it is at most 0 if another class is as likely."""
+    """Computes log p_y − max_{j≠y} log p_j of scores ``... x 10``, at most 0 if another class is as likely as y."""
     others = logits.clone()
     others[..., label] = -torch.inf
     return logits[..., label] - others.amax(-1)

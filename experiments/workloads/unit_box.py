@@ -48,5 +48,5 @@ class UnitBoxProblem:
         return [(0.0, 1.0)] * self.clients[0].fun.dimension
 
     def gap(self, z: Tensor) -> float:
-        """Returns F(z), shape ``d``."""
+        """Returns F at z, a point of shape ``d``."""
         return float(np.mean([float(client(z)) for client in self.clients]))

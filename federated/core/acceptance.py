@@ -95,7 +95,7 @@ class Acceptance:
         return {"x": x} if self.knows(participants) else {"x": x, "previous": self.previous}
 
     def check(self, report: Report, known: bool) -> None:
-        """Raises ``MessageError`` unless the report contains a value at x_{r−1} exactly if x_{r−1} was sent."""
+        """Raises ``MessageError`` if a report lacks a requested value at x_{r−1}, or has one that was not requested."""
         if ("previous_value" in report.tensors) == known:
             raise MessageError("previous_value must be reported if and only if previous was sent")
 
@@ -110,9 +110,10 @@ class Acceptance:
         weights: tuple[float, ...],
         mean_of: Callable[[Mapping[int, Tensor]], Tensor] | None = None,
     ) -> bool:
-        """Whether Σ wᵢ fᵢ fell over the clients that reported; stores their values at the model that is kept.
+        """Returns whether x_r is accepted, and stores the clients' values at the accepted model.
 
-        With ``mean_of``, a robust mean, it is whether the robust mean of fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
+        x_r is accepted if Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}), summed over the clients that reported. With a robust mean,
+        ``mean_of``, it is accepted if the robust mean of fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
         """
         after, before = self._values(reports)
         if mean_of is None:

@@ -86,7 +86,7 @@ def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Te
 
 
 def multi_krum(vectors: Sequence[Tensor], weights: Sequence[float], trim: float) -> Tensor:
-    """Returns the mean of the N − f vectors closest to others, f = ⌊trim·N⌋ (multi-Krum of Blanchard et al. 2017).
+    """Returns the mean of the N − f vectors with the lowest scores, f = ⌊trim·N⌋ (multi-Krum, Blanchard et al. 2017).
 
     The score of a vector is the sum of its squared distances to its max(1, N − f − 2) nearest neighbours. The cost is
     O(N²d); f adversarial vectors are tolerated if N > 2f + 2.
@@ -112,7 +112,7 @@ def combine(
     trim: float,
     about: Tensor | None = None,
 ) -> Tensor:
-    """Returns the mean of the vectors by the aggregation of a name; those in ``WEIGHTED`` use the weights.
+    """Aggregates vectors by a named rule; only the rules in ``WEIGHTED`` use the weights.
 
     Args:
         aggregation: one of ``AGGREGATIONS``.

@@ -29,10 +29,10 @@
   consists of a broadcast, the clients' queries and their reports. Clients whose report was accepted take part in the
   next phase, which does not repeat what earlier phases have sent.
 - **Messages** contain tensors by name, and numbers or strings as ``values``, from ``_broadcast_values`` or
-  ``_report_values``. ``payload_bytes`` counts the tensors only: send as tensors what a paper counts as communication,
-  and verification data, such as digests, as values. The base class checks names, shapes, dtypes and finiteness against
-  the specification, and round, phase, participation and the configuration's fingerprint. An algorithm's own checks
-  belong in ``Server._check``, which raises ``MessageError`` with the reason.
+  ``_report_values``. ``payload_bytes`` counts the tensors only: send the data that a paper counts as communication as
+  tensors, and verification data, such as digests, as values. The base class checks names, shapes, dtypes and finiteness
+  against the specification, and round, phase, participation and the configuration's fingerprint. An algorithm's own
+  checks belong in ``Server._check``, which raises ``MessageError`` with the reason.
 - **Gate.** Reports that are far longer than the others are excluded before ``_aggregate`` (``federated.core.gate``). A
   tensor ``x`` is treated as an iterate and measured from the server's model; ``ungated`` names tensors that cannot do
   harm and are not measured.
@@ -40,15 +40,15 @@
   which may repair the state, instead of ``_aggregate``. ``_aggregate`` may also raise ``RoundSkipped(reason)``, before
   it changes anything.
 - **State.** ``self.state`` of server or client is one dataclass, saved by ``optimizers.core.state`` (tensors, numbers,
-  strings, lists, dicts, objects with ``state_dict``); a client's optimizer is saved too, so that many clients need no
-  state. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
+  strings, lists, dicts, objects with ``state_dict``). A client's optimizer is saved too, so a client class often needs
+  no ``state`` of its own. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
 - **Queries** are made and counted by the client's optimizer, constructed with ``common_options()``: no limit on queries
   or failures, no best point, no list of values, and the client's own seed. Address directions by round and step, so
   that a client that lost its state draws new ones. ``_report`` raises ``NoReportError`` if there is nothing to report,
   for example because all queries failed.
 - **Acceptance.** An algorithm that sends x to its clients in each round may set ``self.asks_acceptance``, as FedZO's
-  option ``accept`` does. The base class then adds a phase in which clients report whether F fell, and otherwise
-  restores x by ``Server._take_back``.
+  option ``accept`` does. The base class then adds a phase in which clients report their values, and restores x by
+  ``Server._take_back`` if F did not fall.
 - **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate`` does. The base
   class then adds η/η₀ to the values of a round's first broadcast, for ``settling.rate_in``.
 - **Catching up.** If a client's state is too old for a broadcast, ``_receive`` raises ``BehindError`` before it changes
@@ -247,7 +247,7 @@ class Algorithm(ABC):
         if queries - failures > most or queries > (1 + MOST_RETRIES) * most or gradients > most:
             raise MessageError(
                 f"{queries} queries, of which {failures} failed, and {gradients} gradients are claimed, "
-                f"phase {phase!r} has at most {most} points with {MOST_RETRIES} retries each"
+                f"but phase {phase!r} has at most {most} points with {MOST_RETRIES} retries each"
             )
 
     @property
@@ -257,7 +257,7 @@ class Algorithm(ABC):
 
     @property
     def last_round(self) -> int:
-        """The last round with direction addresses of its own; a round uses T + 1 of them."""
+        """The largest allowed round: a round uses T + 1 direction addresses, which ``MAX_STEP`` limits."""
         return MAX_STEP // (self.local_steps + 1) - 1
 
     @property
@@ -272,7 +272,7 @@ class Algorithm(ABC):
 
     @property
     def state_vectors(self) -> dict[str, TensorSpec]:
-        """Specifications of tensors, by their name in a state, that may be None in a new state."""
+        """Specifications, by name, of the tensors in a state that are None in a new state."""
         return dict.fromkeys(("x", "before", "control", "correction"), self.vector)
 
     def search(self, x: Tensor) -> Tensor:
@@ -355,7 +355,7 @@ class Algorithm(ABC):
             given, accepted = theirs.get(name), ours.get(name)
             if given != accepted:
                 what = "number of clients" if name == "clients" else name
-                raise ValueError(f"{whose}'s {what} is {given!r:.200}, this federation's is {accepted!r:.200}")
+                raise ValueError(f"{whose}'s {what} is {given!r:.200}, but this federation's is {accepted!r:.200}")
 
 
 def client_seed(seed: int, number: int) -> int:

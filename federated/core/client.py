@@ -172,17 +172,17 @@ class Client(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a ``state_dict``. Use a new client: an invalid state may be loaded partially.
+        """Restores a ``state_dict`` into a new client.
 
         Raises:
-            ValueError: if it belongs to another configuration or client, which leaves this client unchanged, or if it
-                is invalid.
+            ValueError: if the state belongs to another configuration or client (this client is then unchanged), or if
+                it is invalid (this client may then be partially restored: discard it).
         """
         with refusing():
             a = self.algorithm
             a.check_configuration(state["configuration"], "the state")
             if state["number"] != self.number:
-                raise MessageError(f"the state belongs to client {state['number']}, this is client {self.number}")
+                raise MessageError(f"the state belongs to client {state['number']}, but this is client {self.number}")
             check_integers("round", [state["round"]], a.last_round + 1)
             check_integers("phase", [] if state["phase"] is None else [state["phase"]], len(a.exchanges))
             check_integers("marks", state["marks"], UNLIMITED)
@@ -209,7 +209,7 @@ class Client(ABC):
     def _check_optimizer(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         """Raises an error unless an optimizer with these options can be in the saved state."""
         if saved["seed"] != optimizer.seed:
-            raise MessageError(f"the optimizer's seed is {saved['seed']!r:.40}, this client's is {optimizer.seed}")
+            raise MessageError(f"the optimizer's seed is {saved['seed']!r:.40}, but this client's is {optimizer.seed}")
         check_saved("optimizer", optimizer, saved, self.algorithm.state_vectors, growing=True)
         check_integers("iterations", [saved["iterations"]], MAX_STEP)
         counts = ("queries", "failures", "failed_in_a_row", "last_improvement")
@@ -219,7 +219,7 @@ class Client(ABC):
         """Raises ``MessageError`` if the round is earlier than that of the last broadcast."""
         if message.round < max(self.round, 1):
             raise MessageError(
-                f"the {message.phase} is for round {message.round}, round {self.round} was already received"
+                f"the {message.phase} is for round {message.round}, but round {self.round} was already received"
             )
 
     def _check_order(self, message: Broadcast) -> None:

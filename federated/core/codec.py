@@ -120,7 +120,7 @@ def header_of(message: Message) -> bytes:
     except ValueError as error:
         raise ValueError(f"values of a message must be finite: {error}") from None
     if len(text) > MAX_HEADER:
-        raise ValueError(f"the header has {len(text)} bytes, at most {MAX_HEADER} are allowed")
+        raise ValueError(f"the header has {len(text)} bytes, but at most {MAX_HEADER} are allowed")
     return text
 
 
@@ -163,7 +163,7 @@ def opened(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Fr
         raise TypeError(f"data must be bytes, got {type(data).__name__}")
     view = memoryview(data)
     if len(view) > limit:
-        raise MessageError(f"the message has {len(view)} bytes, at most {limit} are allowed")
+        raise MessageError(f"the message has {len(view)} bytes, but at most {limit} are allowed")
     if len(view) < PREFIX + DIGEST:
         raise MessageError(f"the message has {len(view)} bytes, fewer than any message")
     if bytes(view[:4]) != MAGIC:
@@ -179,7 +179,7 @@ def opened(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Fr
     payload = view[PREFIX + length : -DIGEST]
     stops = list(accumulate((entry.nbytes for entry in entries), initial=0))
     if stops[-1] != len(payload):
-        raise MessageError(f"the listed tensors have {stops[-1]} bytes, the message has {len(payload)}")
+        raise MessageError(f"the listed tensors have {stops[-1]} bytes, but the message has {len(payload)}")
     return Frame(header, entries, [payload[start:stop] for start, stop in pairwise(stops)])
 
 

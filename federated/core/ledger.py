@@ -151,7 +151,7 @@ class Ledger:
             self._refused[row] = noted
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
-        """Returns the sum of a count over all entries, or a round's or client's; None for wire bytes if there are none.
+        """Returns the sum of a count over all entries, a round or a client; None for wire bytes that were not counted.
 
         Raises:
             ValueError: if the name is not in ``COUNTS``.

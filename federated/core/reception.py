@@ -29,7 +29,7 @@ def received(
     """Validates a sender's content and returns the message, with its tensors on the model's device.
 
     The header is checked before any tensor is built (kind, algorithm, fingerprint, phase, sender, round and ``head``),
-    then names, dtypes and shapes against the phase's specification. Every failure inside is a refusal.
+    then names, dtypes and shapes against the phase's specification. Any exception in these checks refuses the message.
 
     Args:
         content: the received content.
@@ -75,11 +75,13 @@ def refusing() -> Iterator[None]:
 
 def _check_header(header: Message, algorithm: Algorithm, phases: tuple[str, ...], sender: int | None) -> None:
     if header.algorithm != algorithm.name:
-        raise MessageError(f"the {header.kind} is for {header.algorithm!r}, this federation runs {algorithm.name!r}")
+        raise MessageError(
+            f"the {header.kind} is for {header.algorithm!r}, but this federation runs {algorithm.name!r}"
+        )
     if header.fingerprint != algorithm.fingerprint:
         raise MessageError(
             f"the configuration's fingerprint is {header.fingerprint[:16]!r}…, "
-            f"this federation's is {algorithm.fingerprint[:16]!r}…"
+            f"but this federation's is {algorithm.fingerprint[:16]!r}…"
         )
     if header.phase not in phases:
         raise MessageError(f"phase {header.phase!r} is unknown, expected one of {list(phases)}")

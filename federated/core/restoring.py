@@ -11,7 +11,7 @@ from torch import Tensor
 from federated.core.messages import MessageError, TensorSpec
 
 ANYTHING = bool | int | float | str | list | tuple | dict | Tensor | None
-"""The types that a saved value may have if no type is declared for it."""
+"""Allowed types of a saved value whose type is not declared."""
 
 
 def check_saved(

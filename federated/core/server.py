@@ -386,7 +386,7 @@ class Server(ABC):
     def _check_participant(self, report: Report) -> None:
         """Raises ``MessageError`` unless the report is from a participant, with consistent counts."""
         if report.round > self.round:
-            raise MessageError(f"the {report.phase} is for round {report.round}, this is round {self.round}")
+            raise MessageError(f"the {report.phase} is for round {report.round}, but this is round {self.round}")
         if not among(report.client, self.participants):
             raise MessageError(f"client {report.client} does not take part in this phase")
         if not report.failures <= report.queries <= report.total_queries:

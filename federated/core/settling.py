@@ -21,10 +21,10 @@ RATES: tuple[Rate, ...] = ("constant", "settling")
 """Values of the option ``rate``."""
 
 REVERSED, ALIGNED = 0.0, 0.5
-"""Cosines of successive moves below which the rate decreases, and above which it increases."""
+"""The rate decreases if the cosine of successive moves is below the first number, and increases above the second."""
 
 DECREASE, INCREASE = 0.5, 1.25
-"""Factors of the rate in these two cases."""
+"""Factors by which the rate decreases and increases."""
 
 MIN_SCALE = 1e-8
 """Minimum of η/η₀."""

@@ -199,7 +199,9 @@ class Federation:
             server.load_state_dict(state["server"])
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
             if len(history) != server.round:
-                raise MessageError(f"the history ends with round {len(history) - 1}, the server is in {server.round}")
+                raise MessageError(
+                    f"the history ends with round {len(history) - 1}, but the server is in {server.round}"
+                )
             check_integers("clients", list(state["clients"]), self.algorithm.clients)
             self.host.load_states(state["clients"])
         self.server, self.ledger, self.history = server, ledger, history

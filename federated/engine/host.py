@@ -255,7 +255,7 @@ def timer(seconds: float | None) -> Iterator[None]:
 
 
 def drained(services: Iterable[Service]) -> Iterator[Service]:
-    """Yields services that are all available, dropping each one afterwards."""
+    """Yields completed services one by one, without keeping a reference to those already yielded."""
     waiting = deque(services)
     while waiting:
         yield waiting.popleft()
@@ -302,7 +302,7 @@ def prepared(
         objective = objectives[number]
         dimension = getattr(objective, "dimension", None)
         if isinstance(dimension, int) and dimension != algorithm.dimension:
-            raise ValueError(f"client {number} has dimension {dimension}, x0 has {algorithm.dimension}")
+            raise ValueError(f"client {number} has dimension {dimension}, but x0 has {algorithm.dimension}")
         return Evaluator(objective, **evaluation, name=f"client {number}'s objective", traced=traced)
 
     def gradient(number: int) -> Gradient:

@@ -49,7 +49,7 @@ STARTED = re.compile(r"(?:Successfully started run |\"run-id\": \")(\d+)")
 """Output of ``flwr run`` once the SuperLink has accepted the run."""
 
 PATIENCE, QUIET = 120.0, 10.0
-"""Seconds to wait for a SuperLink to listen, and seconds until a message says so."""
+"""Seconds to wait for a SuperLink to listen, and seconds after which a message reports the wait."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--insecure": {"action": "store_true", "help": "use plain HTTP instead of TLS, on this machine only"},
@@ -71,7 +71,7 @@ COMMANDS = PARSER.add_subparsers(required=True, metavar="COMMAND", help="COMMAND
 
 
 def command(flowers: str, operand: str, example: str, *options: str, config: Any = None) -> Callable[..., Any]:
-    """Makes a function a command: Flower's command, a first argument, an example, options and the configuration."""
+    """Decorates a function that implements a command, and creates the command's parser."""
 
     def add(function: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
         name, text = function.__name__, inspect.getdoc(function) or ""

@@ -1,4 +1,4 @@
-"""Totals reported by clients, from which the server's ledger books each query and byte once."""
+"""Accounts of clients: each query and byte is booked in the server's ledger once, even if replies are lost."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class PendingMessage:
 
 
 class ClientAccount:
-    """A client's reported totals; each reply books their increase.
+    """The totals that a client has reported; ``service`` books the increase since its last reply.
 
     A reply contains the totals of the client's own ledger (``NodeLedger``) and of its node's byte meter
     (``wire.Meter``). Queries whose report was lost are therefore booked with the client's next reply, with a note of
     their number. The meter counts a reply's bytes only after it was sent, so that they are booked with the next reply.
 
-    Ledgers and meters have names. A ledger with a new name (the client moved to another machine) counts from 0, a meter
-    with a new name (the SuperNode restarted) from its value when the node was greeted.
+    Ledgers and meters have names. If the ledger's name is new (the client moved to another machine), its whole total is
+    booked. If the meter's name is new (the SuperNode restarted), its increase since ``greet`` is booked.
 
     Args:
         longest: maximal seconds of a client's work on one message, which bounds the time that it can claim.
-        most: maximal number of queries of one message; claims beyond that, per message since the last reply, are not
-            booked.
+        most: maximal number of queries per message. A reply cannot book more than this times the number of messages
+            since the last reply.
     """
 
     def __init__(self, longest: float, most: float = math.inf) -> None:

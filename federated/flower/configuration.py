@@ -1,8 +1,8 @@
 """The configurations of a run and of a node, which are checked before the first query.
 
 Flower's configurations are flat: numbers, booleans and strings by name, with hyphens instead of underscores. Other
-values are strings in TOML: ``options`` and ``arguments`` contain the inside of an inline table, and ``x0``, ``bounds``
-and ``weights`` a value. ``x0`` may also be a number.
+values are strings in TOML: ``options`` and ``arguments`` are inline tables without braces, and ``x0``, ``bounds`` and
+``weights`` are values. ``x0`` may also be a number.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class RunConfig:
             ``prox`` and ``update_rule`` are import paths of the operator and the factory, in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
         timeout: seconds within which a client must reply, extended if the last replies took longer
-            (``federated.flower.waiting``). It is also the time to live of messages: the machines' clocks must agree
-            much more closely.
+            (``federated.flower.waiting``). It is also the time to live of messages, so the machines' clocks must differ
+            by much less.
         wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one in
             a later round.
         keys: file on the server's machine with each client's node key, one line ``0 ecdsa-sha2-nistp384 AAAA…`` per

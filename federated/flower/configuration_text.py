@@ -1,6 +1,6 @@
 """Parses and checks the texts of ``--run-config`` and ``--node-config`` before Flower receives them.
 
-Flower does not name a key that it refuses, checks no values and ignores what is not a pair.
+Flower itself does not name the key that it refuses, does not check values, and ignores text that is not a pair.
 """
 
 from __future__ import annotations

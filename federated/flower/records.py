@@ -1,8 +1,9 @@
 """Messages and clients' states as Flower records.
 
-A message becomes an ``ArrayRecord`` of its tensors, by name and in NumPy's format, so that Flower's strategies and mods
-can process them, and a ``ConfigRecord`` with the JSON header of ``federated.core.codec``, without pickle. A client's
-state never leaves its node and has the format of ``torch.save``.
+A message is converted to two records without pickle. An ``ArrayRecord`` contains the tensors by name, in NumPy's
+format, so Flower's strategies and mods can process them. A ``ConfigRecord`` contains the JSON header of
+``federated.core.codec``.
+A client's state never leaves its node and has the format of ``torch.save``.
 """
 
 from __future__ import annotations

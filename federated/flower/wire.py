@@ -23,7 +23,7 @@ LAYOUT = struct.Struct("<qq")
 
 
 class Reading(NamedTuple):
-    """A meter's name, which changes when a SuperNode restarts, and its bytes sent and received."""
+    """The counts of a ``Meter``: its name, which changes when a SuperNode restarts, and the bytes sent and received."""
 
     name: str
     up: int

@@ -70,8 +70,8 @@ class GradientClient(Client):
 class FedAvg(LocalSteps):
     """FedAvg (McMahan et al. 2017): the mean of the clients' iterates after T gradient steps each.
 
-    A step costs one value of fᵢ, which detects failures, and one gradient; d numbers are sent each way. It equals
-    Flower's FedAvg on the same messages, with weights as numbers of examples.
+    A step costs one value of fᵢ, which detects failures, and one gradient; d numbers are sent each way. On the same
+    messages the result equals that of Flower's FedAvg, if the weights are the numbers of examples.
 
     Args:
         x0: initial point, shape ``d``.

@@ -73,8 +73,8 @@ class FedZO(LocalSteps):
 
     A step costs Q + 1 queries, and a round T(Q + 1) queries per client and d numbers each way. In the paper pᵢ = 1/N.
     The factor 1/Q of its eq. 7, also used in eq. 87, is unbiased for directions with E uuᵀ = I (normal in Lemma F.1);
-    unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is FZooS's Fig. 3, λ = 0.01 its authors'
-    program.
+    unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3, and λ = 0.01 from its
+    authors' program.
 
     Args:
         x0: initial point, shape ``d``.

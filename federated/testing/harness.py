@@ -29,9 +29,9 @@ class Promises:
     """Properties that an algorithm promises in addition to the interface.
 
     Attributes:
-        convergence: maximal ratio of F − F* of ``problem`` after and before ``rounds`` rounds.
-        rounds: number of these rounds.
-        local_steps: T, in all checks.
+        convergence: maximal ratio of the gap F − F* on ``problem`` after ``rounds`` rounds to the initial gap.
+        rounds: number of rounds for ``convergence``.
+        local_steps: T of the federations in all checks.
         seeded: whether runs with different seeds differ.
     """
 

@@ -45,13 +45,13 @@ def run(
 ) -> Result:
     """Runs an optimizer, new or resumed, until it stops; a partly told batch is completed.
 
-    Optimizer and checkpoint have each value as soon as it arrives. Exceptions of the callback or executor, and of the
-    objective if the evaluator raises them, are raised: the optimizer then has all values that arrived and its pending
-    batches, and a later ``run`` continues. A first interrupt (Ctrl-C) ends the run with status 98, after at most 5 s
-    for running queries; a second one is raised at once.
+    Values are passed to the optimizer and the checkpoint as they arrive. Exceptions from the callback or executor, and
+    from the objective if the evaluator raises them, end the run. The optimizer then keeps all values that arrived and
+    its pending batches, and a later ``run`` continues. The first interrupt (Ctrl-C) gives running queries 5 s to finish
+    and ends the run with status 98; a second one is raised at once.
 
-    With several workers the run is a function of the seed and the order of the answers: after each answer idle workers
-    get the next points of pending batches, then those of ``Optimizer.ask_another``.
+    With several workers the run depends only on the seed and on the order in which values arrive: after each value,
+    idle workers get the next points of pending batches, then those of ``Optimizer.ask_another``.
 
     Args:
         optimizer: the optimizer.

@@ -80,7 +80,7 @@ def first_batch(factory: Factory) -> int:
         except ValueError:
             continue
         return budget
-    raise AssertionError("no budget below 10,000 is accepted")
+    raise AssertionError("the factory accepts no max_queries below 10,000")
 
 
 def make(factory: Factory, promises: Promises, x0: Any = None, **common: Any) -> Optimizer:

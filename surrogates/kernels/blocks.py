@@ -41,7 +41,7 @@ class CompositeKernel:
     Attributes:
         is_product: Whether the parts are multiplied; else they are added.
         parts: The kernels that are combined.
-        outputscales: What the whole is multiplied with, each ``batch``.
+        outputscales: The factors of the whole kernel, each ``batch``.
         active_dims: The inputs that the whole sees, or None for all of them.
     """
 
@@ -57,7 +57,7 @@ class GeneralKernel:
 
     Attributes:
         functions: The values and the blocks, as functions of the points that the kernel sees.
-        outputscales: What they are multiplied with, each ``batch``.
+        outputscales: The factors of the kernel, each ``batch``.
         active_dims: The inputs that the kernel sees, or None for all of them.
     """
 
@@ -155,17 +155,17 @@ def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> Val
 
 
 def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
-    """Refuses a kernel that cannot be the covariance of the values, or bad hyper-parameters.
+    """Raises an error unless a kernel, with its hyper-parameters, can be the covariance of the values.
 
     Args:
         kernel: The covariance of the values.
         d: The number of inputs.
-        of_derivatives: Whether derivatives are observed too: then GPyTorch's kernels of values and gradients are
-            accepted, each for its value part.
+        of_derivatives: Whether derivatives are observed too. GPyTorch's kernels of values and gradients, such as
+            ``RBFKernelGrad``, are then accepted, and stand for the covariance of the values alone.
 
     Raises:
-        UnsupportedKernelError: If a kernel of the tree is no function of two points; the message names it.
-        TypeError: If a kernel is that of values and gradients together.
+        UnsupportedKernelError: If the kernel or a part of it is not a function of two points; the message names it.
+        TypeError: If a part is a kernel of values and gradients, and ``of_derivatives`` is False.
         ValueError: If a hyper-parameter is not finite and positive, or lengthscales or ``active_dims`` do not fit d.
     """
     if not isinstance(kernel, Kernel):

@@ -71,10 +71,10 @@ def freeze_input_bounds(transform: InputTransform | None) -> None:
 
 
 def standardize(Y: Tensor) -> Standardize:
-    """BoTorch's ``Standardize``, which has learned the mean and deviation of the outcomes, ``batch x n x m``.
+    """Returns BoTorch's ``Standardize``, fitted to the mean and standard deviation of outcomes ``batch x n x m``.
 
-    Outcomes that are NaN were not observed and do not count. Every deviation is divided by, where ``Standardize(m)``
-    replaces one under 1e-8 by 1. Outcomes that are all equal keep their unit.
+    NaN marks outcomes that were not observed, which are ignored. Outcomes are divided by any positive standard
+    deviation, whereas ``Standardize(m)`` replaces those under 1e-8 by 1. Outcomes that are all equal are not scaled.
     """
     largest, least = (torch.where(Y.isnan(), end, Y) for end in (-torch.inf, torch.inf))
     largest, least = largest.amax(-2, keepdim=True), least.amin(-2, keepdim=True)

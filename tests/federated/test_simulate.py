@@ -133,7 +133,7 @@ def test_another_configuration_cannot_resume(tmp_path):
         simulate("fedprox", objectives, X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="began at another x0"):
         simulate("fedzo", objectives, X0 + 0.01, rounds=2, checkpoint=path, **OPTIONS)
-    with pytest.raises(ValueError, match="number of clients is 4, this federation's is 3"):
+    with pytest.raises(ValueError, match=r"number of clients is 4, .*federation's is 3"):
         simulate("fedzo", objectives[:3], X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="dimension"):
         simulate("fedzo", [f.value for f in objectives], X0[:3], rounds=2, checkpoint=path, **OPTIONS)
@@ -495,7 +495,7 @@ def test_clients_that_are_not_sampled_are_not_touched(name):
 def test_a_client_that_is_made_late_is_checked():
     objectives = Sequenced(3)
     objectives.__class__ = type("Wrong", (Sequenced,), {"__getitem__": lambda self, i: Quadratic(i, 3)})
-    with pytest.raises(ValueError, match="client 0 has dimension 3, x0 has 5"):
+    with pytest.raises(ValueError, match=r"client 0 has dimension 3, .*x0 has 5"):
         simulate("fedzo", objectives, X0, rounds=1, **OPTIONS)
 
 

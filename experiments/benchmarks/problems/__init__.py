@@ -1,1 +1,1 @@
-"""All methods and their rivals on problems that nobody here chose."""
+"""A benchmark of all methods and their rivals on third-party problems."""

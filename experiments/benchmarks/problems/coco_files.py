@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def final(self) -> float:
-        """The least of all; inf without a success."""
+        """The least value or gap of the whole run; inf without a success."""
         known = [value for value in self.least if not math.isnan(value)]
         return known[-1] if known else math.inf
 

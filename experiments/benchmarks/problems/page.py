@@ -160,7 +160,7 @@ def _packed(folders: Sequence[Path]) -> bytes:
 
 
 def verdicts(records: Sequence[Record]) -> list[Verdict]:
-    """Judges our method: rank ahead of the next, lower than COBYQA, ZoRD and, on multimodal functions, CMA-ES."""
+    """Judges our method's rank, and its scores against COBYQA, ZoRD and, on multimodal functions, CMA-ES."""
     board = Board.of(records)
     if OURS not in board.methods or len(board.problems) < 2:
         return []

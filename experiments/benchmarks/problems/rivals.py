@@ -50,7 +50,7 @@ class Rival:
         factor: largest number of queries over d.
         asks_start: whether its first query is the start.
         why: reason for including it and for restricting where it runs.
-        needs: modules that not every version of a dependency has.
+        needs: modules that some versions of a dependency lack.
     """
 
     name: str

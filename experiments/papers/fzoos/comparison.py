@@ -98,7 +98,7 @@ class Settings:
 
 
 def options_of(method: str, num_features: int, directions: int) -> dict[str, Any]:
-    """Returns γ, M and the constant rate for one of ``FZOOS``, or Q for a baseline."""
+    """Returns the options of a method: γ, M and the constant rate for one of ``FZOOS``, or Q for a baseline."""
     return (
         {"num_features": num_features, "rate": "constant"} | FZOOS[method]
         if method in FZOOS
@@ -199,7 +199,7 @@ def plot(
 def plot_more(
     settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
 ) -> Figure | None:
-    """Draws FZooS with 1/t and the γ that the first figure omits, and the baselines with each further Q."""
+    """Draws the variants of FZooS that the first figure omits, beside 1/t and the baselines with each further Q."""
     other = [method for method in settings.methods if method in FZOOS and method not in APPLIED]
     methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
     axes_of = {f"total queries, Q = {q}": ("num_queries", q) for q in settings.directions[1:]}

@@ -11,7 +11,7 @@ Adam is reset every round. Q = 20 is from Figure 3 and λ = 0.01 from the author
 with Q = 5, which needs about as many queries as FZooS, is added to the comparison at equal queries. Adam is reset every
 round, which was best for the baselines at FZooS's queries on a seed that no figure uses. The start is uniform in the
 box. ℓ = 1 is the paper's, although a larger ℓ suits FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive γ are
-ours to add.
+our additions.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def nearest_rounds(printed: float, per_round: int) -> int:
 
 
 def miss(printed: float, per_round: int) -> float:
-    """Computes the distance of the nearest number of rounds from a printed number, in units of its second decimal.
+    """Computes how far a printed number of KB is from the nearest whole number of rounds, in hundredths of a KB.
 
-    The distance is at most 0.5 if the printed number is a rounded whole number of rounds.
+    The result is at most 0.5 if the printed number is the rounded cost of a whole number of rounds.
     """
     return abs(nearest_rounds(printed, per_round) * per_round / 1024 - printed) * 100
 

@@ -9,7 +9,7 @@ Comparisons between the paper's numbers and its sentences are controls, because 
 * *Whole rounds*: every KB of HiSo and DeComFL in Tables 2 and 5 (``accounting.CELLS``). The paper prints that the
   numbers refer to a single client and that P = 5, but not the cost of a round. From the rounds and bytes of Table 2 we
   infer P scalars up and down in 4-byte numbers, no seeds (although its algorithm sends them), and KB = 1024 bytes. By
-  chance, about one number with two decimals in four is this close to a multiple of 40 bytes.
+  chance, about one in four numbers with two decimals is this close to a multiple of 40 bytes.
 * *Savings* (``experiments.papers.hiso.savings``): we take the total bytes of Sec. 6 from Table 5, SST-2, in powers of
   1,024. With powers of 1,000 FedZO with OPT-350M also falls short of "over 40 million times".
 * *DeComFL*: Appx. F.3 says about Table 5 that HiSo has "less communication overhead".

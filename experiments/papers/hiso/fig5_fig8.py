@@ -5,8 +5,8 @@ its images. Two controls are added to the paper's curves. *Scalar H* uses one nu
 applies the same H-update to the run's own scalars along unrelated directions. If H contains curvature, HiSo must beat
 the scalar, H must correlate with the squared gradient of the loss, and H must differ from χ².
 
-Our choices: the paper gives neither ν, the rates (each method's best), μ, P, the batch
-nor the number of rounds, nor τ of Figure 5, nor the data of Figure 8. P = 1 and μ = 1e-3 are from the authors' program.
+Our choices: the paper does not give ν, the rates (each method's best), μ, P, the batch, the number of rounds, the τ of
+Figure 5 or the data of Figure 8. P = 1 and μ = 1e-3 are from the authors' program.
 The rate 0.01 was best for DeComFL and HiSo on other seeds. MNIST's CNN uses 0.001, because runs on enlarged digits
 diverged at three times that rate. With τ local steps the rate falls as 1/√τ, because a round's displacement is a sum of
 τ steps along random directions. A round costs 8τP bytes, so the lower panels of Figure 8 show bytes.

@@ -251,7 +251,7 @@ def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> 
     """
     both = bytes_a_round(method, federation.algorithm.dimension, settings.perturbations)
     if wrong := {row["payload_up"] for row in federation.ledger.to_rows()} - {both // 2}:
-        raise RuntimeError(f"a client of {method} must send {both // 2} bytes, the ledger has {sorted(wrong)}")
+        raise RuntimeError(f"a client of {method} must send {both // 2} bytes, but the ledger has {sorted(wrong)}")
     return both
 
 

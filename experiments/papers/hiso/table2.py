@@ -40,7 +40,7 @@ METHODS = ("decomfl", "hiso", "hiso_scalar")
 
 
 def reached(rows: Rows, method: str, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rounds until DeComFL's best score, and whether it was reached, per seed."""
+    """Returns for each seed the rounds until DeComFL's best score, and whether the method reached it."""
     return rounds_until(rows, best(rows, method="decomfl", **cell), method=method, **cell)
 
 

@@ -3,8 +3,8 @@
 The figures show the cosine similarity and the Euclidean error of the derived GP (Matérn 5/2, ZoRD's Section 5), of
 finite differences (eq. 2) and of least squares: at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and with
 several kernels at d = 80 (Figure 6b). Lines are means over seeds with standard errors; each seed has its own x₀s and
-directions. ``experiments.papers.zord.gradient_error`` states the readings that these figures share with Figure 2b.
-Further readings:
+directions. ``experiments.papers.zord.gradient_error`` lists the choices that these figures share with Figure 2b.
+Further choices:
 
 - The paper shows two values of λ without naming them, so there are two smoothing radii here. With standard normal
   directions the queries lie at distance λ√d from x₀. At λ = 0.1 and d = 80 they span most of one period of Ackley's

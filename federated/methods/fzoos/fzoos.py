@@ -36,7 +36,7 @@ from surrogates.window.local_options import LEAST_DATA
 logger = logging.getLogger(__name__)
 
 RADIUS_FACTOR = 3.0
-"""c of the radius of active queries with a settling rate: active_radius · min(1, c η/η₀)."""
+"""The factor c in the radius of active queries under a settling rate, active_radius · min(1, c η/η₀)."""
 
 
 @dataclass
@@ -368,9 +368,9 @@ class FZooS(FZooSOptions):
     query their end point.)
 
     **γ.** By default the server computes one γ_r for all clients at x_r, used in round r + 1 (``gamma.Adaptive``).
-    ``gamma="inverse"`` is the paper's 1/t, which also damps accurate corrections, and γ = 1 also applies corrections of
-    inaccurate features; ``beyond-gamma`` and ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS is FedZO with a
-    better estimate.
+    ``gamma="inverse"`` is the paper's 1/t, which damps corrections even if they are accurate, and γ = 1 applies them in
+    full even if the features are inaccurate; ``beyond-gamma`` and ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS
+    is FedZO with a better estimate.
 
     **Communication** per client and round, each way: x and w together, d + M, if queries are made per step and γ is
     known in advance. Otherwise x goes up and x_r down; after the active queries wᵢ goes up, and w comes with the next

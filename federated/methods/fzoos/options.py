@@ -199,7 +199,7 @@ class FZooSOptions(Algorithm):
 
     @property
     def state_vectors(self) -> dict[str, TensorSpec]:
-        """Those of every algorithm, and the weights of the features."""
+        """The base class's specifications, and one for the weights of the features."""
         weights = self.scalars(self.num_features)
         return super().state_vectors | dict.fromkeys(("w", "w_present", "weights", "difference"), weights)
 

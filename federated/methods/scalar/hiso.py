@@ -41,9 +41,9 @@ class HiSo(ScalarOnly):
     Without a prox and with a fixed H_r this equals the mean of the clients' models (Appx. C; not with ``"per_step"``
     and τ > 1). For N = 1 it is ``optimizers.HiSo``, step by step.
 
-    The scalar of a failed perturbation is 0 and the step's other scalars are divided by the number that succeeded; a
-    step that failed entirely is a vote for no move; a client without any scalar in a round does not report. Probe
-    rounds of a ``GroupProbe`` send two scalars each way, independent of d, τ and P, and cost three queries.
+    The scalar of a failed perturbation is 0, and the step's other scalars are divided by the number that succeeded. If
+    all perturbations of a step fail, its scalars are all 0. A client without any scalar in a round does not report.
+    Probe rounds of a ``GroupProbe`` send two scalars each way, independent of d, τ and P, and cost three queries.
 
     Args:
         x0: initial point, shape ``d``; with float32 or narrower, H takes 4 bytes per coordinate.

@@ -46,7 +46,7 @@ class ScalarModel:
         self.method.iterations = (round_number - 1) * self.method.local_steps + step
 
     def follow(self, round_number: int, scalars: Tensor) -> None:
-        """Alg. 2a, Rebuild, for round t, and Alg. 2, lines 9 and 16: x_{t+1} and H_{t+1} from the round's scalars.
+        """Moves x_t and H_t to x_{t+1} and H_{t+1} by round t's scalars (Alg. 2a, Rebuild; Alg. 2, lines 9 and 16).
 
         Temporary memory is a few chunks, independent of d; with a prox or bounds, a few vectors.
 
@@ -77,7 +77,7 @@ class ScalarModel:
         if not (floor > 0.0 and math.isfinite(floor)):
             raise MessageError(f"hessian_floor is {floor}, expected a positive finite number")
         if (found := digest_of({name: vectors[name] for name in self.vectors()}, floor)) != digest:
-            raise MessageError(f"the digest of the state is {found[:16]!r}…, the server's is {digest[:16]!r}…")
+            raise MessageError(f"the digest of the state is {found[:16]!r}…, but the server's is {digest[:16]!r}…")
 
     def load_vectors(self, vectors: Mapping[str, Tensor], floor: float) -> None:
         """Copies the vectors of another model with the same options."""

@@ -43,9 +43,10 @@ class ScalarOnly(Algorithm):
 
     **Bytes.** A round costs each client τP scalars up and their means down, in float32 4 bytes each: 40 bytes for P = 5
     and τ = 1, which is also the value of most cells in the paper's Table 2. The means of round r are sent when the
-    client next takes part: a client in all R rounds has 40R − 20 bytes, and one that takes part in fewer still receives
-    the scalars of all rounds. ``payload_bytes`` counts tensors only. Directions are addressed by (seed, round, step),
-    known from the configuration and the message's header, and cost nothing, like digests; the paper also sends seeds.
+    client next takes part: R rounds cost a client that takes part in all of them 40R − 20 bytes. A client that takes
+    part in fewer still receives the scalars of all rounds. ``payload_bytes`` counts tensors only. Directions are
+    addressed by (seed, round, step), known from the configuration and the message's header, and cost nothing, like
+    digests; the paper also sends seeds.
 
     **Replay.** The log contains the last ``log_rounds`` rounds. The server knows the last round in which it accepted a
     client's report, and sends the scalars since then. A client that is further behind, after a crash or lost reports,
@@ -154,7 +155,7 @@ class ScalarOnlyServer(Server):
     def _catch_up(self, position: Report) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
         s, at, digest = self.state, int(position.values["at"]), str(position.values["digest"])
         if not 1 <= at <= self.round:
-            raise MessageError(f"the client's model is at round {at}, this is round {self.round}")
+            raise MessageError(f"the client's model is at round {at}, but this is round {self.round}")
         until = max(at, self._since(position.client))
         rounds = s.log.rounds(at, until)
         if s.log.digest_at(at, s.digest) == digest and len(rounds) < LONGEST_RANGES:
@@ -173,7 +174,7 @@ class ScalarOnlyServer(Server):
         if report.values["digest"] != self.state.digest:
             raise MessageError(
                 f"the digest of the client's model is {str(report.values['digest'])[:16]!r}…, "
-                f"the server's is {self.state.digest[:16]!r}…"
+                f"but the server's is {self.state.digest[:16]!r}…"
             )
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
@@ -302,14 +303,14 @@ class ScalarOnlyClient(Client):
         since, digest = int(message.values["since"]), str(message.values["digest"])
         if not self.state.at >= since:
             raise BehindError(
-                f"client {self.number}'s model is at round {self.state.at}, the scalars begin with round {since}"
+                f"client {self.number}'s model is at round {self.state.at}, but the scalars begin with round {since}"
             )
         self._follow(rounds, message.tensors["scalars"], message.round)
         if (own := self._digest()) != digest:
             self.state = replace(self.state, digest="")
             raise BehindError(
                 f"client {self.number}'s model has digest {own[:16]!r}… at the start of round {self.state.at}, "
-                f"the server's has {digest[:16]!r}…"
+                f"but the server's has {digest[:16]!r}…"
             )
         self._begin(message.round)
 
@@ -333,12 +334,12 @@ class ScalarOnlyClient(Client):
             since, until = int(message.values["since"]), int(message.values["until"])
             if since > self.state.at or until > message.round:
                 raise MessageError(
-                    f"the scalars are for rounds {since} to {until - 1}, the model is at round {self.state.at}"
+                    f"the scalars are for rounds {since} to {until - 1}, but the model is at round {self.state.at}"
                 )
             self._follow(self._rounds(message, until), message.tensors["scalars"], until)
         if self._digest() != digest:
             raise BehindError(
-                f"the digest of the rebuilt model is {self.state.digest[:16]!r}…, the server's is {digest[:16]!r}…"
+                f"the digest of the rebuilt model is {self.state.digest[:16]!r}…, but the server's is {digest[:16]!r}…"
             )
 
     # Parts.

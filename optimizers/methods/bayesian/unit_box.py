@@ -14,7 +14,7 @@ from optimizers.core.bounds import Domain
 from optimizers.designs import latin_hypercube
 
 LEAST_DATA = 2
-"""The fewest values for a fit; with fewer a further initial design is drawn."""
+"""The fewest successful queries for a fit; with fewer, another initial design is drawn."""
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class GroupProbe(Curvature):
         """Sets the partition, central differences and the rate above; rejects momentum and projection."""
         for name in ("momentum", "projection"):
             if getattr(options, name):
-                raise ValueError(f"{name} needs curvature=Displacement(...), GroupProbe does not support it")
+                raise ValueError(f"GroupProbe does not support {name}: use curvature=Displacement(...)")
         if options.scheme == "forward":
             raise ValueError("GroupProbe needs scheme='central', got 'forward'")
         p, normal = options.perturbations, options.distribution == "normal"

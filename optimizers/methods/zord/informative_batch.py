@@ -17,10 +17,11 @@ from surrogates.window.window_surrogate import WindowSurrogate
 
 
 def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> StationaryConditioning:
-    """The process near z conditioned on the nearest queries and on pending points, whatever their values.
+    """The GP conditioned on the queries nearest to z and on pending points, for covariances only.
 
-    It is built from the trajectory in float64, in units of √o, and does not move the surrogate's window: O((n + p)³ +
-    (n + p)² d) for n queries and p points. Its α is 0, so that it has no mean.
+    The values do not affect covariances, so α is 0 and the mean is meaningless. The conditioning is in float64 and in
+    units of √o, and does not move the surrogate's window. With n queries and p points the cost is
+    O((n + p)³ + (n + p)² d).
 
     Args:
         surrogate: the queries and the kernel.

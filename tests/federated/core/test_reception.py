@@ -158,7 +158,7 @@ def test_a_position_in_anothers_name_is_refused():
     made.server.catch_up(position, 0)
     with pytest.raises(MessageError, match="client 1 sent a report in the name of client 0"):
         made.server.catch_up(position, 1)
-    with pytest.raises(MessageError, match="is for round 9, this is round 1"):
+    with pytest.raises(MessageError, match=r"is for round 9, .*this is round 1"):
         made.server.catch_up(dataclasses.replace(position, round=9), 0)
 
 
@@ -168,7 +168,7 @@ def test_an_old_answer_to_a_position_is_refused():
     old = made.server.catch_up(client.position(), 0)
     made.run_round(), made.run_round()
     state = client.state_dict()
-    with pytest.raises(MessageError, match="is for round 1, round 2 was already received"):
+    with pytest.raises(MessageError, match=r"is for round 1, .*round 2 was already received"):
         client.catch_up(old)
     assert states_equal(client.state_dict(), state)
 
@@ -192,7 +192,7 @@ def test_a_client_cannot_claim_more_queries_than_the_phase_has_points(name):
         {"queries": 102 * most, "failures": 102 * most, "total_queries": 1 << 40},
         {"gradients": most + 1},
     ):
-        with pytest.raises(MessageError, match=r"are claimed, phase .* has at most"):
+        with pytest.raises(MessageError, match=r"are claimed, but phase .* has at most"):
             made.server.check(dataclasses.replace(report, **wrong), 0)
 
 

@@ -321,7 +321,7 @@ def test_a_catch_up_with_another_digest_is_refused():
     run(made, 4)
     fresh = made.algorithm.client(0)
     fresh.state.at = 1
-    with pytest.raises(BehindError, match="at round 1, the scalars begin with round 4"):
+    with pytest.raises(BehindError, match=r"at round 1, .*scalars begin with round 4"):
         fresh.receive(made.server.broadcast(0))
     answer = made.server.catch_up(fresh.position(), 0)
     assert answer.payload_bytes == 3 * 20
