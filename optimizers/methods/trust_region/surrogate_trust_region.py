@@ -113,10 +113,10 @@ class SurrogateTrustRegion(Optimizer):
         constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
             ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear ones are evaluated with f, and
             f and c at one point are one query; linear and cheap ones cost none.
-        feasibility_tol: a query is feasible if no constraint is violated by more than this share of its first
-            distance from its bound.
-        feasibility_probability: steps stay where each evaluated inequality holds with this probability under its model,
-            from 0.5 to below 1; None: where its posterior mean does.
+        feasibility_tol: the largest relative violation of a feasible query. A violation is relative to the first
+            distance of the constraint from its bound that is not 0.
+        feasibility_probability: the probability, from 0.5 to below 1, with which each evaluated inequality must hold
+            under its model where a step ends. None: its posterior mean must satisfy it.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
 
