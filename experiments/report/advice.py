@@ -67,7 +67,8 @@ INTRODUCTION = (
     "95% interval over seeds, or over problems where stated. An undecided verdict, whose interval contains the "
     "threshold, supports nothing, and a verdict on a stand-in applies to the stand-in alone. Statistics of the "
     "loss are differences of log10, so that −1 means a tenth; those of black boxes are percentages of the "
-    "possible gain. If a case names two methods, begin with the first."
+    "possible gain that a run left. *Trust region on the GP* is the default method, and *COBYQA, our radius* is "
+    "COBYQA with the initial radius of that method. If a case names two methods, begin with the first."
 )
 
 
@@ -127,9 +128,9 @@ ADVICE = (
     _advice(
         "One machine, 5 to 20 variables, several queries at a time",
         "minimize(f, x0, workers=8, bounds=bounds, max_queries=20 * d)",
-        "Each step is evaluated together with points that improve the gradient estimate at its end. Eight concurrent "
-        "queries end slightly higher at equal queries but take about an eighth of the time, and end lower than CMA-ES, "
-        "which evaluates whole generations at once. They were measured in rounds of eight.",
+        "Each step is evaluated together with points that improve the gradient estimate at its end. Runs with "
+        "eight concurrent queries end slightly higher at equal queries but take about an eighth of the time. They end "
+        "lower than CMA-ES, which evaluates whole generations at once. They were measured in rounds of eight.",
         *(g for suite in ("bbob", "bbob-noisy") for g in _ours(f"problems-{suite}", *EIGHT)),
     ),
     _advice(
@@ -202,7 +203,7 @@ ADVICE = (
     _advice(
         "A convex sum of smooth losses with a constraint or another prox",
         'minimize(f, x0, "zo_l_katyusha", prox=prox, max_queries=...)',
-        "ZO-L-Katyusha converges linearly down to rounding, while plain and accelerated two-point descent stall in "
+        "ZO-L-Katyusha converges linearly down to rounding, while plain and accelerated two-point descent stall at "
         "the constraint.",
         Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
         Ground("katyusha-fig1", "with tuned steps ZO-L-Katyusha needs fewer queries to 1e-08"),
@@ -211,8 +212,8 @@ ADVICE = (
     _advice(
         "A network with many parameters, held in memory once",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
-        "Use ``ModuleObjective``, which regenerates directions from their seeds. HiSo's H adapts the scale of the "
-        "step, not to the curvature; in these runs a single number does as well.",
+        "Use ``ModuleObjective``, which regenerates directions from their seeds. HiSo's H adapts the length of the "
+        "step but does not learn the curvature; in these runs a single number does as well.",
         Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
         Ground("hiso-fig5", "H is ranked like the loss's squared gradient"),
         Ground("hiso-fig5", "HiSo ends with a lower loss than a scalar H"),
@@ -244,7 +245,7 @@ ADVICE = (
     _advice(
         "Several clients, expensive rounds, cheap queries",
         'simulate("scaffold2", objectives, x0, rounds=50, local_steps=10, directions=20)',
-        "Without a limit on queries, finite differences end where FZooS does or lower.",
+        "Without a limit on queries, finite differences end as low as FZooS or lower.",
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal rounds (C = 0.5, 5)"),
         Ground("fzoos-fig1", "FZooS, γ = 1/t is below every baseline at equal rounds (C = 0.5, 5)"),
     ),
@@ -275,7 +276,8 @@ DEFAULTS = (
         "ZoRD",
         "active",
         None,
-        "The gate gains on four of five problems, d = 20 to 50. It was not measured with fewer queries than variables.",
+        "Gated active queries gain on four of five problems, d = 20 to 50, but were not measured with fewer queries "
+        "than variables.",
         Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
     ),
     _default(
@@ -292,7 +294,7 @@ DEFAULTS = (
         "FZooS",
         "rate",
         "settling",
-        "With the paper's constant rate the gap stagnates once a round's steps turn back.",
+        "With the paper's constant rate the gap stagnates once a round's steps reverse direction.",
         Ground("beyond-plateau", "d = 50, no noise: a settling rate ends 2 orders of magnitude lower"),
         Ground("beyond-plateau", "d = 300, no noise: a settling rate ends 2 orders of magnitude lower"),
         Ground("beyond-plateau", "d = 50, noise 0.01: a settling rate ends no higher"),

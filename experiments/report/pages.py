@@ -64,7 +64,7 @@ def by_paper(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
-    run = f"{counted(len(entries), 'result')}, {in_words(seconds)} of processor time"
+    run = f"{counted(len(entries), 'result')} that took {in_words(seconds)} of processor time"
     run += f", run from {dates[0]} to {dates[-1]}" if dates[1:] else f", run on {dates[0]}" if dates else ""
     blocks = [
         "# The figures and tables of four papers, reproduced",

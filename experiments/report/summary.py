@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 RULE = (
-    "A claim is judged over the seeds that all methods share, in each setting by the bootstrap 95% interval of its "
-    "statistic. A setting holds if the interval lies wholly on the claimed side of the threshold, fails if it lies "
+    "A claim is judged in each setting by the bootstrap 95% interval of its statistic over the seeds that all methods "
+    "share. A setting holds if the interval lies wholly on the claimed side of the threshold, fails if it lies "
     "wholly on the other side, and is undecided if it contains the threshold. A claim is ``reproduced`` if every "
     "setting holds and ``partly`` if some do. If none holds, it is ``undecided`` if all settings are undecided or "
     "if the interval of the mean over settings contains the threshold: these seeds do not decide it. Otherwise it is "
@@ -40,7 +40,7 @@ SUMMARIES = {
         (
             Point(
                 "The gradient estimated from the queries of the trajectory is closer to the truth than finite "
-                "differences with queries of their own, and its uncertainty is right.",
+                "differences with queries of their own, and its uncertainty is calibrated.",
                 ("zord-fig1", "zord-fig2a", "zord-fig2b", "zord-fig6a", "zord-fig6b", "zord-fig10", "calibration"),
             ),
             Point(
