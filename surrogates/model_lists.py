@@ -1,4 +1,4 @@
-"""Posteriors of gradients of several models: BoTorch's ``ModelListGP``, and models that differ in their data."""
+"""Gradient posteriors of several models: BoTorch's ``ModelListGP``, and models that differ in their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Cholesky GP keeps between calls, how it knows that it still holds, and how GPyTorch comes to share it."""
+"""The cached state of a Cholesky GP: when it is valid, how it grows, and how GPyTorch's caches share it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from surrogates.linalg.growing import GrowingCholesky, GrowingRows
 from surrogates.models.unobserved import silenced
 
 SMALL = 4096
-"""Tensors up to so many numbers are compared by value, larger ones by their version."""
+"""Tensors with at most this many elements are compared by value, larger ones by their version counter."""
 
 _BOOKKEEPING = frozenset(vars(gpytorch.Module())) - {"training"}
 
 
 class ModelSnapshot:
-    """What the numbers of a model depend on, at one moment, to tell cheaply whether they still hold.
+    """A snapshot of a model's modules, hyper-parameters and data, which tells cheaply whether they have changed.
 
-    That is: its modules but priors, and all that is set on them (a constraint, a base kernel, a kernel's ``nu``), by
-    identity; their parameters and buffers by value, as GPyTorch writes them past autograd's version counter; and the
-    data and other large tensors by identity and version. A large one that is written through ``.data`` or NumPy is the
-    one change that is not seen.
+    Modules (priors excepted) and their attributes, such as a constraint, a base kernel or a kernel's ``nu``, are
+    compared by identity. Parameters and buffers are compared by value, because GPyTorch writes to them without changing
+    autograd's version counter. Data and tensors with more than ``SMALL`` elements are compared by identity and version,
+    so that writing to one of them through ``.data`` or NumPy is not detected.
 
     Args:
         model: A GP in evaluation mode.
@@ -66,7 +66,7 @@ class ModelSnapshot:
         self._versions = _versions(self._large)
 
     def matches(self, model: ExactGP) -> bool:
-        """Whether nothing of it has changed."""
+        """Whether the model is unchanged since the snapshot was taken."""
         try:
             single, several = list(self._single.now()), list(self._several.now())
             return (
@@ -80,19 +80,19 @@ class ModelSnapshot:
                     not several or all(a is b or torch.equal(a, b) for a, b in zip(several, self._copies, strict=True))
                 )
             )
-        except (KeyError, RuntimeError, TypeError):  # One is gone, None now, or of another size or dtype.
+        except (KeyError, RuntimeError, TypeError):  # an entry was removed, set to None, or has another size or dtype
             return False
 
 
 class _Entries:
-    """Entries of dictionaries, as they were and as they are."""
+    """Dictionary entries with the values that they had when this was made."""
 
     def __init__(self, places: list[tuple[dict[str, Any], str]]) -> None:
         self._dicts, self._names = [d for d, _ in places], [name for _, name in places]
         self.values = [d[name] for d, name in places]
 
     def now(self) -> Iterator[Any]:
-        """The present values; a KeyError where one is gone."""
+        """The present values; raises a KeyError if an entry was removed."""
         return map(getitem, self._dicts, self._names)
 
 
@@ -110,12 +110,12 @@ def _data(model: ExactGP) -> list[torch.Tensor]:
 
 
 def _versions(tensors: list[torch.Tensor]) -> list[int]:
-    """How often each has been written to; tensors made in inference mode do not count."""
+    """The version counter of each tensor, 0 for tensors made in inference mode, which have none."""
     return [0 if t.is_inference() else t._version for t in tensors]
 
 
 def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
-    """A copy of a mean that no change of it reaches, with its derivatives unless ``detach``; None where ∇m = 0."""
+    """An independent copy of a mean, without derivatives if ``detach``; None if its gradient is 0."""
     if type(mean_module) in (ConstantMean, ZeroMean):
         return None
     tensors = [*mean_module.parameters(), *mean_module.buffers()]
@@ -123,11 +123,11 @@ def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
 
 
 class GrowingData:
-    """The inputs, targets, noise and factor of one data set, in storage that grows: an observation costs O(n²).
+    """The inputs, targets, noise and factor of one data set in growing storage: adding an observation costs O(n²).
 
     Args:
         inputs: The transformed inputs, ``n x d``.
-        original_inputs: The inputs in the user's units, ``n x d``, or None where they are the same.
+        original_inputs: The inputs in the user's units, ``n x d``, or None if they are the same.
         targets: The transformed targets, ``n``.
         noise: The fixed noise variances, ``n``, or None.
         factor: L, ``n x n``.
@@ -145,12 +145,12 @@ class GrowingData:
 
 @dataclass(frozen=True, eq=False)
 class CachedConditioning:
-    """A conditioning, the outcome's scale beside it, and the storage that it grows in.
+    """A conditioning with the outcome's scale and the storage that new observations are appended to.
 
     Attributes:
         conditioning: The conditioning.
-        outcome_scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
-        growing: The data's growing storage where observations have been added, else None.
+        outcome_scale: dy/dy' of the outcome transform, ``batch x 1``, or None if it is 1.
+        growing: The data's growing storage, or None before observations are added.
     """
 
     conditioning: Conditioning
@@ -161,12 +161,12 @@ class CachedConditioning:
 def make_prediction_strategy(
     model: ExactGP, conditioning: Conditioning | None, missing: Tensor | None
 ) -> DefaultPredictionStrategy:
-    """GPyTorch's caches, filled from L and α so that nothing is factorised twice.
+    """GPyTorch's prediction caches, filled from L and α to avoid a second factorisation.
 
     Args:
         model: A model in evaluation mode.
         conditioning: The conditioning of the model's data, or None to let GPyTorch factorise the covariance.
-        missing: Which targets were not observed, ``batch x n``, or None where all were.
+        missing: True for targets that were not observed, ``batch x n``, or None if all were.
     """
     inputs, dtype = list(model.train_inputs), model.train_targets.dtype
     prior = model.forward(*inputs)
@@ -189,7 +189,7 @@ def make_prediction_strategy(
 
 
 def keep_updated_mean_cache(strategy: DefaultPredictionStrategy | None) -> None:
-    """Stores the α of a fantasy strategy where GPyTorch looks for it: it stores it elsewhere and solves anew."""
+    """Stores the α of a fantasy strategy under the key that GPyTorch reads, which avoids a second solve."""
     with suppress(CachingError):
         _store_mean_cache(strategy, get_from_cache(strategy, "mean_cache").detach())
 

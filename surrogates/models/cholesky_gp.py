@@ -1,4 +1,4 @@
-"""BoTorch's SingleTaskGP on one Cholesky factor that is kept, grows with the data, and fills GPyTorch's caches."""
+"""BoTorch's ``SingleTaskGP`` with exact Cholesky inference, a factor that grows with the data, and missing outcomes."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ from surrogates.stationary_conditioning import make_conditioning
 
 
 class CholeskyGP(SingleTaskGP):
-    """``SingleTaskGP`` by Cholesky at any n: ``DerivedGP`` without its gradients.
+    """``SingleTaskGP`` by Cholesky at any n, without conjugate gradients; ``DerivedGP`` adds the gradient.
 
-    The factor L and α are computed once for the present data and hyper-parameters, and GPyTorch's caches are filled
-    from them. The arguments are ``SingleTaskGP``'s; an outcome that is NaN was not observed.
+    The Cholesky factor and α are computed once per data set and hyper-parameters, and GPyTorch's caches are filled from
+    them. The arguments are ``SingleTaskGP``'s. An outcome that is NaN was not observed.
     """
 
     prediction_strategy: DefaultPredictionStrategy | None
@@ -77,9 +77,9 @@ class CholeskyGP(SingleTaskGP):
     ) -> None:
         self._cached: CachedConditioning | None = None
         self._snapshot: ModelSnapshot | None = None
-        # L of the data that a fantasy shares with the model that it was made from.
+        # The factor of the rows that a fantasy model shares with the model that it extends.
         self._leading_factor: Tensor | None = None
-        # Which targets were not observed, ``batch (x m) x n``, or None where all were.
+        # True for targets that were not observed, ``batch (x m) x n``; None if all were.
         self._missing: Tensor | None = None
         Y, Yvar, missing = train_Y, train_Yvar, train_Y.isnan()
         ragged = bool(missing.any())
@@ -102,47 +102,46 @@ class CholeskyGP(SingleTaskGP):
         if ragged:
             self._missing = missing.squeeze(-1) if self.num_outputs == 1 else missing.mT
         freeze_input_bounds(input_transform)
-        # d as the user has it, which an input transform may change.
+        # The user's d; an input transform may change the number of inputs.
         self.num_inputs = self.train_inputs[0].shape[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles take: they factorise anew."""
+        """The state for copies and pickles, without the cached factor, which a copy computes again."""
         return {**vars(self), "_cached": None, "_snapshot": None}
 
     @property
     def conditioning(self) -> Conditioning:
-        """L, α and what gradient posteriors derive from them, for the data and hyper-parameters of this moment.
+        """The model conditioned on its present data and hyper-parameters: L, α and the gradient computations.
 
-        It is a value: what happens to the model later does not reach it, and it is computed once until something
-        that it depends on has changed (``surrogates.models.caches.ModelSnapshot``), also where GPyTorch's own cache
-        would have stayed. Reading it puts the model in evaluation mode, as ``posterior`` does. Where derivatives in
-        data and hyper-parameters are asked for, under BoTorch's ``propagate_grads``, it is made anew with these.
+        It is cached until the data, a hyper-parameter or a module changes (``surrogates.models.caches.ModelSnapshot``).
+        Reading it puts the model in evaluation mode, as ``posterior`` does. Under BoTorch's ``propagate_grads`` it is
+        computed at every read and carries derivatives in data and hyper-parameters.
         """
         return self._current().conditioning
 
     @property
     def observation_noise(self) -> Tensor:
-        """s² of one more observation in transformed units, ``batch (x m)``, float64: the mean where they differ."""
+        """The mean noise variance of the observations in transformed units, ``batch (x m)``, float64."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and derivatives_are_asked_for()):
             return self._noise(self.train_inputs[0], self.train_targets.shape).mean(-1)
 
     def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
-        """Conditions the model on more observations in place, in O(n²) for each one.
+        """Conditions the model on more observations in place, in O(n²) per observation.
 
-        Hyper-parameters and the statistics of the transforms stay as they are. A model with batches or several
-        outcomes is factorised anew. If an error is raised, the model is unchanged.
-        BoTorch's ``condition_on_observations`` returns a copy instead, and takes its ``noise`` in transformed units.
+        Hyper-parameters and transforms are not refitted. A batched or multi-output model is factorised again. If an
+        error is raised, the model is unchanged. ``condition_on_observations`` returns a copy instead and takes its
+        ``noise`` in transformed units.
 
         Args:
             X: The new inputs, ``batch x n' x d``.
             Y: The new outcomes, ``batch x n' x m``, NaN where an outcome was not observed.
-            Yvar: Their noise variances in the user's units, ``batch x n' x m``. They are required if the model was
-                made with ``train_Yvar``, and not accepted otherwise.
+            Yvar: Their noise variances in the user's units, ``batch x n' x m``: required if the model was made with
+                ``train_Yvar``, not accepted otherwise.
 
         Raises:
             TypeError: If an argument is not a floating point tensor.
-            ValueError: If shapes, dtypes or devices do not fit, an entry is infinite, or NaN where it may not be,
-                nothing was observed, or Yvar is missing or not accepted.
+            ValueError: If shapes, dtypes or devices do not match, an entry is infinite, X or a required variance is
+                NaN, all outcomes are NaN, or Yvar is missing or not accepted.
             NotPositiveDefiniteError: If a new point cannot be distinguished from an old one.
         """
         cached: CachedConditioning | None = None
@@ -166,7 +165,7 @@ class CholeskyGP(SingleTaskGP):
                 self._concatenate(original, z, targets, noise)
 
     def _check_new(self, X: Tensor, Yvar: Tensor | None) -> None:
-        """Refuses new inputs of another shape, and noise variances that are missing or not accepted."""
+        """Raises a ValueError if X has another shape, or Yvar is missing or not accepted."""
         if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
             accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
             raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
@@ -175,11 +174,11 @@ class CholeskyGP(SingleTaskGP):
             raise ValueError(
                 "The model was made with train_Yvar: new observations need Yvar."
                 if fixed
-                else "The model infers its noise: new observations take no Yvar (make it with train_Yvar instead)."
+                else "The model infers its noise, so Yvar is not accepted; to fix the noise, pass train_Yvar."
             )
 
     def _append(self, cached: CachedConditioning, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
-        """Appends to the data and the factor of a model without batch, of one outcome."""
+        """Appends one outcome's observations to the data and the factor of an unbatched model."""
         old = cached.conditioning
         kernel, data = old.kernel, cached.growing
         if data is None:
@@ -196,7 +195,7 @@ class CholeskyGP(SingleTaskGP):
         if data.noise is not None and noise is not None:
             data.noise.append(noise)
             self.likelihood.noise_covar.noise = data.noise.rows
-        # The model has a copy of the inputs, which the conditioning takes from the storage itself.
+        # The conditioning reads the inputs from the growing storage; the model holds a copy.
         inputs = data.inputs.rows
         ExactGP.set_train_data(self, inputs.clone(), data.targets.rows.clone(), strict=False)
         alpha = data.factor.solve((data.targets.rows - self.mean_module(inputs)).double())
@@ -204,7 +203,7 @@ class CholeskyGP(SingleTaskGP):
         self._cached, self._snapshot = CachedConditioning(updated, cached.outcome_scale, data), ModelSnapshot(self)
 
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
-        """Appends to the data of a model with batches or outcomes; its factor is computed at the next request."""
+        """Appends to the data of a batched or multi-output model; the factor is computed at the next use."""
         missing = targets.isnan()
         self._missing = self._missing_and(missing)
         if noise is not None:
@@ -218,17 +217,17 @@ class CholeskyGP(SingleTaskGP):
             self._original_train_inputs = torch.cat([original, X], dim=-2)
 
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """``SingleTaskGP.posterior``, with X checked; as there, points of a narrower dtype than the data's are taken.
+        """``SingleTaskGP.posterior`` with X checked; X may have a narrower dtype than the data.
 
-        The first call for new data inverts the factor for GPyTorch's caches, O(n³); later ones cost O(n²) a point.
+        The first call for new data inverts the factor for GPyTorch's caches, O(n³). Later calls cost O(n²) per point.
 
         Args:
             X: The points, ``batch x q x d``.
-            *args: As ``SingleTaskGP.posterior`` takes them.
-            **kwargs: As ``SingleTaskGP.posterior`` takes them.
+            *args: As in ``SingleTaskGP.posterior``.
+            **kwargs: As in ``SingleTaskGP.posterior``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: If X has another d, a wider dtype or another device than the data, or holds NaN or inf.
         """
         data = self.train_inputs[0]
@@ -241,8 +240,8 @@ class CholeskyGP(SingleTaskGP):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """GPyTorch's call: the prior in training mode, the posterior in evaluation mode.
 
-        Where derivatives with respect to hyper-parameters are asked for (``detach_test_caches`` off, as under
-        BoTorch's ``propagate_grads``), GPyTorch computes its caches itself.
+        With ``detach_test_caches`` off, as under BoTorch's ``propagate_grads``, GPyTorch computes its caches itself, so
+        that they carry derivatives in the hyper-parameters.
         """
         if self.training or gpytorch.settings.prior_mode.on():
             prior = super().__call__(*args, **kwargs)
@@ -256,19 +255,19 @@ class CholeskyGP(SingleTaskGP):
         return UnitFreeNormal(predicted.mean, predicted.lazy_covariance_matrix)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """BoTorch's ``condition_on_observations``, which returns a copy; here it needs no prediction beforehand.
+        """Returns a copy conditioned on more observations, as BoTorch does; no earlier call of ``posterior`` is needed.
 
         Args:
             X: The new inputs, ``batch x n' x d``.
             Y: The new outcomes in the user's units, ``batch x n' x m``, NaN where an outcome was not observed.
-            noise: Their noise variances in *transformed* units, as in BoTorch, ``batch x n' x m``, required if the
+            noise: Their noise variances in *transformed* units, as in BoTorch, ``batch x n' x m``; required if the
                 model was made with ``train_Yvar``.
             **kwargs: Passed to GPyTorch.
 
         Raises:
             TypeError: If X or Y is not a floating point tensor.
             ValueError: If X has another d, dtype or device than the data, Y has another n' or m, X holds NaN, X or Y
-                holds inf, or a required noise is missing.
+                holds inf, all of Y is NaN, or a required noise is missing.
         """
         check_points(X, self.num_inputs, self.train_inputs[0])
         check_floating("Y", Y)
@@ -283,18 +282,18 @@ class CholeskyGP(SingleTaskGP):
             raise ValueError("Y holds no observation, only NaN; at least one outcome must be observed.")
         if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             raise ValueError(
-                "The model was made with train_Yvar: new observations need noise= (here in transformed units; "
-                "add_observations takes Yvar= in yours)."
+                "The model was made with train_Yvar: new observations need noise= in transformed units. "
+                "add_observations takes Yvar= in the user's units."
             )
         self.eval()
         model = cast(Self, super().condition_on_observations(X, Y, noise=noise, **kwargs))
         if model._original_train_inputs is not None:
-            # Fantasies at the same points: BoTorch leaves these without the fantasies' dimension.
+            # BoTorch does not expand the untransformed inputs over the fantasies' dimension.
             model._original_train_inputs = model._original_train_inputs.expand(model.train_inputs[0].shape)
         return model
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """GPyTorch's ``get_fantasy_model``; it needs no prediction beforehand, and a target may be NaN."""
+        """GPyTorch's ``get_fantasy_model``; no earlier prediction is needed, and a target may be NaN."""
         missing = targets.isnan()
         if new := bool(missing.any()):
             targets = targets.masked_fill(missing, 0.0)
@@ -303,7 +302,7 @@ class CholeskyGP(SingleTaskGP):
         self._prepare_prediction()
         if self.prediction_strategy is None:
             self(*self.train_inputs)
-        # GPyTorch copies the model: what the copy does not need is put aside.
+        # GPyTorch deep-copies the model; the caches are removed so that they are not copied.
         cached, snapshot, leading = self._cached, self._snapshot, self._leading_factor
         self._cached = self._snapshot = self._leading_factor = None
         try:
@@ -324,7 +323,7 @@ class CholeskyGP(SingleTaskGP):
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """BoTorch's ``subset_output``, a copy with some of the outcomes; it takes the untransformed inputs along."""
+        """BoTorch's ``subset_output``: a copy with some of the outcomes, including the untransformed inputs."""
         model = cast(Self, super().subset_output(idcs))
         original = model._original_train_inputs
         if original is not None and model.num_outputs < self.num_outputs:
@@ -334,7 +333,7 @@ class CholeskyGP(SingleTaskGP):
         return model
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """BoTorch's ``load_state_dict``, in any mode; it transforms the inputs by what has been loaded."""
+        """BoTorch's ``load_state_dict``, in any mode; the inputs are transformed again with the loaded coefficients."""
         training = self.training
         self.train()
         try:
@@ -344,9 +343,9 @@ class CholeskyGP(SingleTaskGP):
             self._clear_cache()
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """GPyTorch's ``set_train_data``, in any mode, with inputs in the user's units.
+        """GPyTorch's ``set_train_data``, in any mode.
 
-        Targets are in transformed units, and NaN where they were not observed.
+        Inputs are in the user's units. Targets are in transformed units, NaN where not observed.
         """
         if targets is not None:
             missing = targets.isnan()
@@ -363,7 +362,7 @@ class CholeskyGP(SingleTaskGP):
         super().set_train_data(inputs, targets, strict)
 
     def _transformed_data(self, X: Tensor) -> Tensor:
-        """Inputs of observations as the model conditions on them, ``batch x n x d`` in and out."""
+        """The transformed inputs of observations, ``batch x n x d``."""
         with torch.no_grad():
             return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
@@ -391,7 +390,7 @@ class CholeskyGP(SingleTaskGP):
 
     @outside_inference_mode
     def _current(self) -> CachedConditioning:
-        """The conditioning of the present data under the present hyper-parameters, made anew where it has to be."""
+        """The conditioning of the present data and hyper-parameters, recomputed if either has changed."""
         if self.training:
             self.eval()
         if derivatives_are_asked_for():
@@ -403,22 +402,22 @@ class CholeskyGP(SingleTaskGP):
         return self._cached
 
     def _forget_what_changed(self) -> None:
-        """Clears what was computed with other modules, hyper-parameters or data than the present ones."""
+        """Clears the caches if data, hyper-parameters or modules have changed since they were filled."""
         if self._snapshot is not None and self._snapshot.matches(self):
             return
         self._clear_cache()
         if self._has_transformed_inputs and self._original_train_inputs is not None:
-            # The input transform may be what has changed.
+            # The input transform may have changed.
             ExactGP.set_train_data(self, self._transformed_data(self._original_train_inputs), strict=False)
         self._snapshot = ModelSnapshot(self)
 
     def _made(self, detach: bool) -> CachedConditioning:
-        """The conditioning of the present data, from a new factor or one that extends the leading factor."""
+        """Computes the conditioning of the present data, from a new factor or by extending the leading factor."""
         X, leading = self.train_inputs[0], self._leading_factor if detach else None
         if detach:
             X = X.detach().clone()
         elif self._has_transformed_inputs and self._original_train_inputs is not None:
-            # BoTorch transforms the data without derivatives.
+            # BoTorch transforms the training inputs without a graph.
             X = self.input_transform.preprocess_transform(self._original_train_inputs)
         check_kernel(self.covar_module, X.shape[-1])
         kernel = snapshot(self.covar_module, detach)
@@ -442,7 +441,7 @@ class CholeskyGP(SingleTaskGP):
         return CachedConditioning(made, None if scale is None else scale.clone())
 
     def _noise(self, X: Tensor, shape: torch.Size) -> Tensor:
-        """The likelihood's noise at every observation, ``batch x n``, float64."""
+        """The likelihood's noise variance at every observation, ``batch x n``, float64."""
         zeros = torch.zeros(shape, dtype=X.dtype, device=X.device)
         silent = MultivariateNormal(zeros, ZeroLinearOperator(*shape, shape[-1], dtype=X.dtype, device=X.device))
         noise = self.likelihood(silent, [X]).lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).double()
@@ -452,22 +451,22 @@ class CholeskyGP(SingleTaskGP):
 
     @outside_inference_mode
     def _prepare_prediction(self) -> None:
-        """Fills GPyTorch's caches from our factor where they are empty."""
+        """Fills GPyTorch's caches from the Cholesky factor if they are empty."""
         self._forget_what_changed()
         if self.prediction_strategy is None:
-            # What only GPyTorch can compute it predicts with by its own caches.
+            # GPyTorch fills its own caches for kernels that only GPyTorch can evaluate.
             with suppress(OpaqueKernelError):
                 self.prediction_strategy = make_prediction_strategy(self, self.conditioning, self._missing)
 
     def _prior_of_observed(self, prior: MultivariateNormal) -> MultivariateNormal:
-        """The prior of the targets, to whose likelihood those that were not observed contribute a factor of 1."""
+        """The prior of the targets in which missing targets contribute a factor of 1 to the likelihood."""
         missing = cast(Tensor, self._missing)
         variance = SILENT - self._noise(self.train_inputs[0], missing.shape).to(prior.mean)
         covariance = apart(prior.lazy_covariance_matrix.to_dense(), missing, variance)
         return MultivariateNormal(torch.where(missing, self.train_targets, prior.mean), to_linear_operator(covariance))
 
     def _missing_and(self, new: Tensor, batch: torch.Size | None = None) -> Tensor | None:
-        """Which targets are not observed when new ones, ``batch x n'``, follow the present ones."""
+        """The mask of missing targets, ``batch x (n + n')``, after new ones are appended; None if none is missing."""
         if self._missing is None and not bool(new.any()):
             return None
         old = torch.zeros_like(self.train_targets, dtype=torch.bool) if self._missing is None else self._missing
@@ -482,5 +481,5 @@ class CholeskyGP(SingleTaskGP):
 
 
 def derivatives_are_asked_for() -> bool:
-    """Whether derivatives in data and hyper-parameters are: BoTorch's ``propagate_grads``, GPyTorch's caches kept."""
+    """Whether derivatives in data and hyper-parameters are requested (``propagate_grads`` or undetached caches)."""
     return botorch_settings.propagate_grads.on() or gpytorch.settings.detach_test_caches.off()

@@ -1,4 +1,4 @@
-"""Observed derivatives: their checks, their noise, and their order among the targets of a GP."""
+"""Observed derivatives: checks, noise variances, and their order among the targets of a GP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DerivativeNoise(FixedNoiseGaussianLikelihood):
 
     Args:
         noise: The variances, ``batch x N``.
-        are_values: Which of the N are values, ``N``.
+        are_values: A mask, ``N``: True for values, False for derivatives.
     """
 
     def __init__(self, noise: Tensor, are_values: Tensor) -> None:
@@ -29,29 +29,29 @@ class DerivativeNoise(FixedNoiseGaussianLikelihood):
 
     @property
     def noise(self) -> Tensor:
-        """The variances of the values: BoTorch takes their mean for the noise of a new value."""
+        """The variances of the values; BoTorch uses their mean as the noise of a new value."""
         return (self.noise_covar.noise + self.second_noise)[..., self._are_values]
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
-        # Without the inputs, of which GPyTorch would expect as many as variances.
+        # The inputs are not passed on: GPyTorch would expect as many of them as variances.
         return super()._shaped_noise_covar(base_shape, **kwargs)
 
 
 def check_derivatives(name: str, given: Tensor, noise: Tensor | None, Y: Tensor, X: Tensor, order: int) -> None:
-    """Refuses what cannot be observed derivatives at the points X, ``batch x n x d``, of the outcomes Y.
+    """Checks observed derivatives of the outcomes Y at the points X.
 
     Args:
         name: The name of the argument.
-        given: The derivatives, ``batch x n (x m) x d`` or, of the second order, ``batch x n (x m) x d x d``.
+        given: The derivatives, ``batch x n (x m) x d`` for order 1, ``batch x n (x m) x d x d`` for order 2.
         noise: Their noise variances, of the same shape, or None.
         Y: The outcomes, ``batch x n x m``.
         X: The inputs, ``batch x n x d``.
         order: 1 or 2.
 
     Raises:
-        TypeError: If something is not a floating point tensor.
-        ValueError: If shapes, dtypes or devices do not fit, an entry is infinite, second derivatives are not symmetric,
-            or a variance is negative, or is NaN where the derivative is observed.
+        TypeError: If a derivative or variance is not a floating point tensor.
+        ValueError: If shapes, dtypes or devices do not match, an entry is infinite, second derivatives are not
+            symmetric, or the variance of an observed derivative is negative or NaN.
     """
     m, d = Y.shape[-1], X.shape[-1]
     shape = (*X.shape[:-1], *((m,) if m > 1 else ()), *(d,) * order)
@@ -61,7 +61,7 @@ def check_derivatives(name: str, given: Tensor, noise: Tensor | None, Y: Tensor,
         check_floating(label, tensor)
         if tensor.shape != shape:
             raise ValueError(
-                f"{label} must be of shape {shape} for X of shape {tuple(X.shape)} and {m} outcomes, got "
+                f"{label} must have shape {shape} for X of shape {tuple(X.shape)} and {m} outcomes, got "
                 f"{tuple(tensor.shape)}."
             )
         check_same_kind(label, tensor, "X", X)
@@ -70,18 +70,18 @@ def check_derivatives(name: str, given: Tensor, noise: Tensor | None, Y: Tensor,
         difference, size = (given - given.mT).abs(), given.abs().nan_to_num(nan=0.0).amax() if given.numel() else 0.0
         if bool((difference > _SYMMETRY * size).any()):
             raise ValueError(
-                f"{name} must be symmetric, with one of two equal entries possibly NaN; the largest difference of "
-                f"two such entries is {difference.nan_to_num(nan=0.0).max().item():g}."
+                f"{name} must be symmetric (one of two equal entries may be NaN); its entries (i, j) and (j, i) differ "
+                f"by up to {difference.nan_to_num(nan=0.0).max().item():g}."
             )
 
 
 def joined_entries(values: Tensor, G: Tensor | None, H: Tensor | None) -> Tensor:
-    """Values, ``batch x n``, and derivatives in one order: f, ∂₁f, …, ∂_d f, then ∂ᵢ∂ⱼf for i ≤ j, point by point.
+    """The values, ``batch x n``, and derivatives in one order per point: f, ∂₁f, …, ∂_d f, then ∂ᵢ∂ⱼf for i ≤ j.
 
     Args:
-        values: The values, NaN where there is none.
+        values: The values, NaN if not observed.
         G: The first derivatives, ``batch x n x d``, or None.
-        H: The second derivatives, ``batch x n x d x d``, or None. Where ∂ᵢ∂ⱼf is NaN, ∂ⱼ∂ᵢf is taken.
+        H: The second derivatives, ``batch x n x d x d``, or None. If ∂ᵢ∂ⱼf is NaN, ∂ⱼ∂ᵢf is taken.
     """
     parts = [values.unsqueeze(-1)]
     if G is not None:
@@ -102,24 +102,24 @@ def check_all_derivatives(
     H: Tensor | None,
     Hvar: Tensor | None,
 ) -> None:
-    """Checks the first derivatives G and the second derivatives H by ``check_derivatives``.
+    """Checks the first derivatives G and the second derivatives H with ``check_derivatives``.
 
     Raises:
         TypeError: As ``check_derivatives``.
-        ValueError: As ``check_derivatives``, or if some noise variances are given and others are not.
+        ValueError: As ``check_derivatives``, or if only some of the noise variances are given.
     """
     for order, name, given, noise in ((1, "G", G, Gvar), (2, "H", H, Hvar)):
         if given is None:
             if noise is not None:
-                raise ValueError(f"{prefix}{name}var is given without {prefix}{name}.")
+                raise ValueError(f"{prefix}{name}var was given without {prefix}{name}; pass both or neither.")
             continue
         if (noise is None) != (Yvar is None):
-            raise ValueError(f"{prefix}Yvar and {prefix}{name}var are given together, or neither is.")
+            raise ValueError(f"{prefix}Yvar and {prefix}{name}var must be given together, or neither.")
         check_derivatives(f"{prefix}{name}", given, noise, Y, X, order)
 
 
 def rows_with_data(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
-    """Copies of X, Y, Yvar, G, Gvar, H and Hvar without the rows in which nothing was observed."""
+    """Copies of X, Y, Yvar, G, Gvar, H and Hvar without the rows that hold no observation."""
     _, G, _, H, _ = others
     parts = [Y, *(t.flatten(X.dim() - 1) for t in (G, H) if t is not None)]
     found = observed_rows(X, torch.cat(parts, dim=-1), Y, *others)
@@ -127,5 +127,5 @@ def rows_with_data(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
 
 
 def observed_somewhere(targets: Tensor) -> Tensor:
-    """The numbers of the targets, ``batch x N``, that some element of the batch has an observation of."""
+    """The indices of the targets, ``batch x N``, that are observed in at least one element of the batch."""
     return (~targets.isnan()).reshape(-1, targets.shape[-1]).any(0).nonzero().squeeze(-1)

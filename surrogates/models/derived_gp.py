@@ -29,33 +29,32 @@ from surrogates.models.unobserved import observed_rows
 
 
 class DerivedGP(GradientModel):
-    r"""A ``SingleTaskGP`` that also gives the posterior of the gradient, from function values only.
+    r"""A ``SingleTaskGP`` with the exact posterior of its gradient, from function values only.
 
-    With A = K + diag(s²) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x, the gradient of f at x given (X, y)
-    is Gaussian (ZoRD eqs. 3-6; FZooS eq. 8) with
+    With A = K + diag(s²) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x, the gradient of f at x given (X, y) is
+    Gaussian (ZoRD eqs. 3-6; FZooS eq. 8) with
 
         mean ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X))   and covariance   ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x').
 
-    The arguments, their order and their defaults are ``SingleTaskGP``'s: with the name changed, the fit and the value
-    posterior are the same, computed by Cholesky at any n (GPyTorch alone turns to conjugate gradients above n = 800).
+    It is a drop-in replacement: the arguments, their order and their defaults are ``SingleTaskGP``'s, and so are the
+    fit and the value posterior, computed by Cholesky at any n (GPyTorch switches to conjugate gradients above n = 800).
     Batched models are supported.
 
-    Numbers follow every change of units. Floors of BoTorch and GPyTorch that are absolute numbers are not followed:
-    outcomes with a deviation under 1e-8 are standardised too, ``train_Yvar`` is taken as given (``SingleTaskGP``
-    raises it to 1e-6, or 1e-4 in float32, in the model's units), and variances and samples have no floor in the user's
-    units (there 1e-10 and 1e-8; in float32 1e-6). Three are: the default likelihood does not go under a noise of 1e-4
-    in the model's units, where priors are made for standardised outcomes (the papers' optimizers pass
-    ``surrogates.matern_kernel`` and ``surrogates.gaussian_likelihood``); ``Normalize`` and ``InputStandardize`` leave
-    an input with a range under 1e-8 as it is, and a given ``Standardize`` such an outcome (``min_range``, ``min_std``,
-    ``min_stdv``); BoTorch's analytic acquisition functions raise variances to 1e-12 of the squared outcome unit.
+    Results scale exactly with the units of the data. Three absolute thresholds of BoTorch and GPyTorch are therefore
+    not applied: outcomes with a standard deviation below 1e-8 are standardised too, ``train_Yvar`` is not raised
+    (``SingleTaskGP`` raises it to 1e-6 in the model's units, 1e-4 in float32), and variances and samples have no
+    minimum in the user's units. Three remain: the default likelihood keeps the noise above 1e-4 in the model's units,
+    as its prior is made for standardised outcomes (``surrogates.gaussian_likelihood`` does not); ``Normalize``,
+    ``InputStandardize`` and a given ``Standardize`` do not scale a column whose range or deviation is below 1e-8;
+    BoTorch's analytic acquisition functions raise variances to 1e-12.
 
-    All posteriors are exact given the hyper-parameters, and ignore their uncertainty. If these were fitted to the same
-    data, bands of partial derivatives are too narrow, most of all for a weak input, whose long lengthscale decides how
-    small its partial derivative is. Priors on the hyper-parameters (``SingleTaskGP``'s default kernel and likelihood
-    have them) and averaging over samples from their posterior (``surrogates.sample_hyperparameters``) recover much of
-    the coverage. ``python -m experiments run calibration`` compares the coverage of the four.
+    All posteriors are exact given the hyper-parameters and ignore hyper-parameter uncertainty. If the hyper-parameters
+    were fitted to the same data, credible intervals of partial derivatives are too narrow, most of all for an input
+    with little influence. Priors (``SingleTaskGP``'s default kernel and likelihood have them) and averaging over
+    hyper-parameter samples (``surrogates.sample_hyperparameters``) recover much of the coverage; ``python -m
+    experiments run calibration`` measures it.
 
-    ``Normalize`` and ``InputStandardize`` keep the coefficients that they learn here; refits do not change them.
+    ``Normalize`` and ``InputStandardize`` learn their coefficients here; later refits keep them.
 
     Example:
         >>> X = torch.rand(20, 3, dtype=torch.float64)
@@ -67,30 +66,32 @@ class DerivedGP(GradientModel):
 
     Args:
         train_X: The inputs, ``batch x n x d``.
-        train_Y: The outcomes, ``batch x n x m``, which are modelled independently of each other. NaN means that an
-            outcome was not observed: each outcome is conditioned on its observed rows alone.
-        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise. A variance
-            may be NaN where its outcome is.
+        train_Y: The outcomes, ``batch x n x m``, modelled independently. NaN means not observed: each outcome is
+            conditioned on its observed rows only.
+        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise variance. A
+            variance may be NaN if its outcome is.
         likelihood: A Gaussian likelihood.
-        covar_module: Any kernel of two points, in ``ScaleKernel``s, sums and products, on any ``active_dims``. Least
-            work are RBF, Matérn 3/2 and 5/2 (1/2: mean only) and RQ; further closed forms and ``register_kernel``
-            follow; other kernels are differentiated automatically, which is exact and slower. Of kernels that are no
-            functions of two points, such as ``InducingPointKernel``, there is a posterior of values only. Partial
-            derivatives in an input in which a factor has none (``CategoricalKernel``, Matérn 1/2) are NaN, with a
-            warning. The default is ``SingleTaskGP``'s ARD RBF kernel.
+        covar_module: Any GPyTorch kernel, with ``ScaleKernel``, sums, products and ``active_dims``. RBF, Matérn 3/2 and
+            5/2 (1/2: mean only) and RQ are fastest. Cosine, piecewise polynomial, linear, polynomial, periodic,
+            spectral mixture and kernels given to ``register_kernel`` have closed forms. Other kernels are
+            differentiated automatically, which is exact and slower. A kernel that is not a function of two points, such
+            as ``InducingPointKernel``, has a posterior of values only. Partial derivatives in an input in which a
+            factor has none (``CategoricalKernel``, Matérn 1/2) are NaN, with a warning. The default is
+            ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
-        outcome_transform: Any outcome transform; ``Standardize`` is the default, None stands for none, under which
-            kernel, noise and mean are in the units of the outcomes and the defaults of none of them fit. Through a
-            nonlinear one (``Log``, ``Power``, ``Bilog``) the gradient is not Gaussian:
-            ``transformed_gradient_posterior`` gives its samples and a delta-method mean.
-        input_transform: Any input transform. The gradient goes through elementwise, differentiable ones by the chain
-            rule (``Normalize``, ``InputStandardize``, ``AffineInputTransform``, ``Log10``, ``Warp``,
-            ``Round(approximate=True)``, chains of them) and is refused through others.
+        outcome_transform: Any outcome transform; the default is ``Standardize``. With None, kernel, noise and mean are
+            in outcome units, for which the defaults of kernel and likelihood are not made. Under a nonlinear transform
+            (``Log``, ``Power``, ``Bilog``) the gradient is not Gaussian: use ``transformed_gradient_posterior``, which
+            gives samples and a delta-method mean.
+        input_transform: Any input transform. The gradient exists if the transform is elementwise and differentiable
+            (``Normalize``, ``InputStandardize``, ``AffineInputTransform``, ``Log10``, ``Warp``,
+            ``Round(approximate=True)``, chains of them); otherwise ``gradient_posterior`` raises a ValueError.
 
     Raises:
         TypeError: If data are not floating point tensors, or the kernel has several outputs.
-        ValueError: If shapes do not fit, an outcome has no observed value, an entry is infinite, or NaN where it may
-            not be, dtypes or devices are mixed, a variance is negative, or a hyper-parameter is not positive.
+        ValueError: If shapes do not match, an outcome has no observed value, an entry is infinite, an input or the
+            variance of an observed outcome is NaN, dtypes or devices are mixed, a variance is negative, or a
+            hyper-parameter is not positive.
     """
 
     def __init__(
@@ -108,24 +109,24 @@ class DerivedGP(GradientModel):
         check_every_outcome(train_Y)
         if likelihood is not None and not isinstance(likelihood, Likelihood):
             raise TypeError(
-                f"likelihood must be a likelihood of GPyTorch, got {type(likelihood).__name__}; "
-                "surrogates.gaussian_likelihood(noise) makes one of a noise variance."
+                f"likelihood must be a GPyTorch likelihood, got {type(likelihood).__name__}; "
+                "surrogates.gaussian_likelihood(noise) makes one with a given noise variance."
             )
         if covar_module is not None and keeps_inputs(input_transform):
             with suppress(OpaqueKernelError):
                 check_kernel(covar_module, train_X.shape[-1])
-        # Copies, so that the model shares no storage with what it was given.
+        # Copies: the model shares no storage with the caller's tensors.
         X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(train_X, train_Y, train_Yvar))
         super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform)
 
     @staticmethod
     def with_gradients(train_X: Tensor, train_Y: Tensor, train_G: Tensor, **options: Any) -> GradientObservationGP:
-        """A GP conditioned on observed gradients too.
+        """Returns a GP that is also conditioned on observed gradients.
 
         Args:
             train_X: The inputs, ``n x d``.
             train_Y: The outcomes, ``n x 1``.
             train_G: The gradients in outcome units per unit of input, ``n x d``.
-            **options: What else ``GradientObservationGP`` takes; it documents all arguments.
+            **options: The other arguments of ``GradientObservationGP``.
         """
         return GradientObservationGP(train_X, train_Y, train_G, **options)

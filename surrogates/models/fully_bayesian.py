@@ -1,4 +1,4 @@
-"""A derived GP over samples of its hyper-parameters, and the mixture that its gradient follows."""
+"""A derived GP over samples of its hyper-parameters, and the mixture posterior of its gradient."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from surrogates.models.derived_gp import DerivedGP
 
 
 class GradientMixturePosterior(GradientPosterior):
-    """The mixture, in equal parts, of the gradient's Gaussian posteriors under S samples of the hyper-parameters.
+    """The equally weighted mixture of the gradient's Gaussian posteriors under S hyper-parameter samples.
 
-    As in BoTorch's ``GaussianMixturePosterior``, ``mean``, ``variance`` and whatever else ``GradientPosterior`` gives
-    have the samples' dimension, ``batch x S x q x d``; what begins with ``mixture`` has it averaged out, as has
-    ``quantile``. ``rsample`` draws from every part: all of its draws together are draws of the mixture.
+    As in BoTorch's ``GaussianMixturePosterior``, ``mean``, ``variance`` and the other methods of ``GradientPosterior``
+    keep the samples' dimension, ``batch x S x q x d``; ``quantile`` and the methods that begin with ``mixture`` average
+    over it. ``rsample`` draws from every component, so that all draws together are draws from the mixture.
     ``surrogates.FullyBayesianDerivedGP.gradient_posterior`` makes one.
     """
 
     def __repr__(self) -> str:
-        """The shape and units of the gradients, the number of samples, and the data that they are conditioned on."""
+        """The shape and units of the gradients, and the numbers of hyper-parameter samples and observations."""
         *batch, samples, q, d = self._extended_shape()
         shape = " x ".join(map(str, [*batch, q, d]))
         return (
@@ -58,7 +58,7 @@ class GradientMixturePosterior(GradientPosterior):
         """The probability that a partial or a directional derivative is positive, mean_s ``positive_probability``.
 
         Args:
-            u: The directions, ``batch x S x q x d`` or what broadcasts to it. None stands for every partial derivative.
+            u: The directions, broadcastable to ``batch x S x q x d``, or None for every partial derivative.
 
         Returns:
             The probabilities, ``batch x q x d``, or ``batch x q`` along u.
@@ -79,10 +79,10 @@ class GradientMixturePosterior(GradientPosterior):
 
 
 class ValueMixturePosterior(GaussianMixturePosterior):
-    """BoTorch's ``GaussianMixturePosterior`` with numbers that follow every change of units and of offset.
+    """BoTorch's ``GaussianMixturePosterior`` with results that scale exactly with units and offsets of the outcome.
 
-    BoTorch's ``mixture_variance`` is a difference of squares that lose digits to an offset, and it searches quantiles
-    in an interval that is wider by 1e-6 of the user's unit.
+    BoTorch computes ``mixture_variance`` as a difference of squares, which loses digits to an offset, and widens the
+    interval in which it searches quantiles by 1e-6 in the user's unit.
     """
 
     @property
@@ -102,11 +102,15 @@ class ValueMixturePosterior(GaussianMixturePosterior):
 
 
 def mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
-    """The quantiles of mixtures of normal distributions in equal parts, which ``MCMC_DIM`` counts, ``k x ...``."""
+    """The quantiles, ``k x ...``, of equally weighted mixtures of normal distributions; components are ``MCMC_DIM``.
+
+    Raises:
+        ValueError: If a value is not in (0, 1).
+    """
     value = value.to(mean).reshape(-1)
     if not bool(((value > 0) & (value < 1)).all()):
-        raise ValueError(f"Quantiles are of values in (0, 1), got {value.tolist()}.")
-    # Relative to the middle, which takes an offset's digits, and in units of the widest part.
+        raise ValueError(f"Quantile levels must be in (0, 1), got {value.tolist()}.")
+    # Centred and in units of the widest component, so that an offset or small unit costs no digits.
     middle = mean.mean(MCMC_DIM, keepdim=True)
     deviation = variance.sqrt().clamp_min(torch.finfo(mean.dtype).tiny)
     unit = deviation.amax(MCMC_DIM, keepdim=True)
@@ -124,15 +128,15 @@ def mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
 
 
 class FullyBayesianDerivedGP(DerivedGP):
-    """A ``DerivedGP`` over S samples of its hyper-parameters, as ``SaasFullyBayesianSingleTaskGP`` is over its own.
+    """A ``DerivedGP`` averaged over S hyper-parameter samples, as BoTorch's ``SaasFullyBayesianSingleTaskGP``.
 
-    ``surrogates.sample_hyperparameters`` makes one. It is a batch of S models of the same data, the last dimension of
-    its batch, and BoTorch's conventions for fully Bayesian models hold: points are ``batch x q x d`` without a
-    dimension for the samples, posteriors have it in the place ``MCMC_DIM``, ``mixture_mean`` and ``mixture_variance``
+    ``surrogates.sample_hyperparameters`` makes one. It is a batch of S models of the same data, with S as the last
+    batch dimension, and follows BoTorch's conventions for fully Bayesian models: points are ``batch x q x d`` without a
+    dimension for the samples, posteriors have that dimension at ``MCMC_DIM``, ``mixture_mean`` and ``mixture_variance``
     average over it, and BoTorch's acquisition functions average their values over it.
 
-    ``add_observations``, with X of ``S x m x d``, and ``condition_on_observations`` keep the samples that earlier data
-    gave; after many observations they are sampled anew.
+    ``add_observations``, with X of ``S x m x d``, and ``condition_on_observations`` keep the hyper-parameter samples.
+    After many new observations, call ``sample_hyperparameters`` again.
     """
 
     _is_fully_bayesian = True
@@ -144,17 +148,17 @@ class FullyBayesianDerivedGP(DerivedGP):
         return self.train_targets.shape[-2]
 
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The mixture of the posteriors of f, each ``batch x S x q x 1``, a BoTorch ``GaussianMixturePosterior``.
+        """The mixture posterior of f, a BoTorch ``GaussianMixturePosterior`` of shape ``batch x S x q x 1``.
 
-        Through a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape instead.
+        Under a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape.
 
         Args:
             X: The points, ``batch x q x d``.
-            *args: As ``SingleTaskGP.posterior`` takes them.
-            **kwargs: As ``SingleTaskGP.posterior`` takes them.
+            *args: As in ``SingleTaskGP.posterior``.
+            **kwargs: As in ``SingleTaskGP.posterior``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
         """
         posterior = super().posterior(self._for_all_samples(X), *args, **kwargs)
@@ -163,16 +167,16 @@ class FullyBayesianDerivedGP(DerivedGP):
         return posterior
 
     def gradient_posterior(self, X: Tensor) -> GradientMixturePosterior:
-        """The mixture of the Gaussian posteriors of ∇f at X, in the user's units of outcome per unit of input.
+        """The mixture posterior of ∇f at X, in outcome units per unit of input.
 
-        What else ``DerivedGP`` gives of a gradient has a dimension for the samples before q: joint posteriors and
-        covariances are those within each sample.
+        The other gradient methods of ``DerivedGP`` have a dimension for the samples before q: joint posteriors and
+        covariances are computed within each sample.
 
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
-            TypeError: If X is no floating point tensor.
+            TypeError: If X is not a floating point tensor.
             ValueError: As in ``DerivedGP.gradient_posterior``.
         """
         current = self._current()
@@ -181,19 +185,19 @@ class FullyBayesianDerivedGP(DerivedGP):
         return GradientMixturePosterior(current.conditioning, z, current.outcome_scale, None, slope)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """As ``DerivedGP``'s; inputs without a dimension for the samples are those of every sample.
+        """``DerivedGP.condition_on_observations``, which shares inputs without a dimension for the samples.
 
         Args:
-            X: The new inputs, ``m x d`` for outcomes that are the same under every sample, ``batch x m x d`` for
-                fantasies, and ``batch x S x m x d`` for outcomes of that batch.
-            Y: The new outcomes in the user's units, ``m x 1``, ``fantasies x batch x S x m x 1``, or
-                ``batch x S x m x 1``.
-            noise: Their noise variances in *transformed* units, as BoTorch has it, of the shape of Y.
-            **kwargs: As GPyTorch takes them.
+            X: The new inputs: ``m x d`` for outcomes that are the same under every sample, ``batch x m x d`` for
+                fantasies, or ``batch x S x m x d`` for outcomes of that batch.
+            Y: The new outcomes in the user's units: ``m x 1``, ``fantasies x batch x S x m x 1``, or ``batch x S x m x
+                1``.
+            noise: Their noise variances in *transformed* units, as in BoTorch, shaped as Y.
+            **kwargs: Passed to GPyTorch.
 
         Raises:
-            TypeError: As ``DerivedGP``'s.
-            ValueError: As ``DerivedGP``'s.
+            TypeError: As in ``DerivedGP.condition_on_observations``.
+            ValueError: As in ``DerivedGP.condition_on_observations``.
         """
         if X.dim() == 2 and Y.dim() == 2:
             X, Y = (data.expand(*self.batch_shape, *data.shape) for data in (X, Y))
@@ -204,10 +208,10 @@ class FullyBayesianDerivedGP(DerivedGP):
         return super().condition_on_observations(X, Y, noise, **kwargs)
 
     def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
-        # Posteriors keep the points, which a view would share with the user's.
+        # The superclass copies the points; the unsqueezed view shares storage with the caller's tensor.
         return super()._points(self._for_all_samples(X))
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
-        """The points, ``batch x 1 x q x d``."""
+        """The checked points with a dimension for the samples, ``batch x 1 x q x d``."""
         check_points(X, self.num_inputs, self.train_inputs[0])
         return X.unsqueeze(MCMC_DIM)

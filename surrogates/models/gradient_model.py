@@ -1,4 +1,4 @@
-"""The posteriors of a GP's derivatives, in the user's units."""
+"""The base of the derived GPs: posteriors of the gradient and the Hessian in the user's units."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from surrogates.transformed_gradient_posterior import TransformedGradientPosteri
 
 
 class GradientModel(CholeskyGP):
-    """A GP with the posteriors of its gradient and Hessian, in the user's units."""
+    """A Cholesky GP with posteriors of its gradient and Hessian, in the user's units."""
 
     @outside_inference_mode
     def gradient_posterior(self, X: Tensor) -> GradientPosterior:
-        """The Gaussian posterior of ∇f at X, in the user's units of outcome per unit of input.
+        """The Gaussian posterior of ∇f at X, in outcome units per unit of input.
 
         With m > 1 outcomes its shapes are ``batch x q x m x d``.
 
@@ -42,9 +42,9 @@ class GradientModel(CholeskyGP):
 
         Raises:
             TypeError: If X is not a floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf, there is no gradient
-                through the input transform, or the outcome transform is not linear, so that the gradient is not
-                Gaussian (see ``transformed_gradient_posterior``).
+            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf; if the input transform
+                is not elementwise and differentiable; or if the outcome transform is nonlinear, under which the
+                gradient is not Gaussian (use ``transformed_gradient_posterior``).
         """
         current = self._current()
         self._affine_outcome_transform()
@@ -53,7 +53,7 @@ class GradientModel(CholeskyGP):
 
     @outside_inference_mode
     def hessian_posterior(self, X: Tensor) -> HessianPosterior:
-        """The Gaussian posterior of ∇²f at X, in the user's units of outcome per squared unit of input.
+        """The Gaussian posterior of ∇²f at X, in outcome units per squared unit of input.
 
         With m > 1 outcomes its shapes are ``batch x q x m x d x d``.
 
@@ -72,14 +72,15 @@ class GradientModel(CholeskyGP):
 
     @outside_inference_mode
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
-        """The posterior of ∇f at X through any outcome transform: samples, and a delta-method mean.
+        """The posterior of ∇f at X under any outcome transform, by samples and a delta-method mean.
 
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
             TypeError: If X is not a floating point tensor.
-            ValueError: As in ``gradient_posterior``, but for the outcome transform, and for Matérn 1/2.
+            ValueError: As in ``gradient_posterior``, except that the outcome transform may be nonlinear; and for Matérn
+                1/2.
         """
         conditioning = self.conditioning
         joint = self._joint(conditioning, *self._points(X))
@@ -87,10 +88,10 @@ class GradientModel(CholeskyGP):
 
     @outside_inference_mode
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, point by point: GPyTorch's interleaved order.
+        """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, in GPyTorch's interleaved order.
 
-        It equals conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. Its covariance is dense,
-        ``q(d+1) x q(d+1)``. m > 1 outcomes are independent, and the last of its batch dimensions.
+        It equals conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. The covariance is dense,
+        ``q(d+1) x q(d+1)``. With m > 1 outcomes, which are independent, m is the last batch dimension.
 
         Args:
             X: The points, ``batch x q x d``.
@@ -112,14 +113,14 @@ class GradientModel(CholeskyGP):
 
     @outside_inference_mode
     def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
-        """The posterior covariance of f(x) and ∇f(x') for every pair, ``batch (x m) x q x q' x d``, in user's units.
+        """The posterior covariance of f(x) and ∇f(x') for every pair of points, ``batch (x m) x q x q' x d``.
 
         Args:
             X: The points x of the values, ``batch x q x d``.
             X_gradient: The points x' of the gradients, ``batch x q' x d``.
 
         Raises:
-            TypeError: If either is no floating point tensor.
+            TypeError: If X or X_gradient is not a floating point tensor.
             ValueError: As in ``joint_posterior``.
         """
         conditioning = self.conditioning
@@ -132,7 +133,7 @@ class GradientModel(CholeskyGP):
 
     @property
     def outcome_scale(self) -> Tensor | None:
-        """dy/dy' of the outcome transform, ``batch (x m) x 1``, or None where it is 1.
+        """The slope dy/dy' of the outcome transform, ``batch (x m) x 1``, or None if it is 1.
 
         Raises:
             ValueError: If the outcome transform is not linear.
@@ -141,7 +142,7 @@ class GradientModel(CholeskyGP):
 
     @property
     def outcome_shift(self) -> Tensor | None:
-        """The outcome that the transformed outcome 0 stands for, ``batch (x m) x 1``, or None where it is 0.
+        """The outcome at the transformed outcome 0, ``batch (x m) x 1``, or None if it is 0.
 
         Raises:
             ValueError: If the outcome transform is not linear.
@@ -152,20 +153,20 @@ class GradientModel(CholeskyGP):
         transform = cast(OutcomeTransform | None, self._modules.get("outcome_transform"))
         if transform is not None and not is_affine_outcome(transform):
             raise ValueError(
-                f"Through outcome_transform {type(transform).__name__}, which is not linear, the gradient is not "
-                "Gaussian. transformed_gradient_posterior gives its samples and a delta-method mean; a model of the "
-                "transformed outcomes, without the transform, gives the Gaussian gradient of these."
+                f"outcome_transform {type(transform).__name__} is not linear, so that the gradient is not Gaussian. "
+                "Use transformed_gradient_posterior for samples and a delta-method mean, or model the transformed "
+                "outcomes, whose gradient is Gaussian."
             )
         return transform
 
     def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The transformed points, ``batch (x 1) x q x d``, and dz/dx there, or None where the conditioning has it.
+        """The transformed points, ``batch (x 1) x q x d``, and dz/dx there, or None if dz/dx is constant.
 
         They share no storage with X.
         """
         check_points(X, self.num_inputs, self.train_inputs[0])
         check_not_traced("X", X)
-        # A missing attribute costs a module's __getattr__ several microseconds, a missing entry none.
+        # getattr of a missing attribute of a Module takes several microseconds; a dictionary look-up does not.
         transform = cast(InputTransform | None, self._modules.get("input_transform"))
         slope: Tensor | None = None
         if transform is None:
@@ -182,24 +183,24 @@ class GradientModel(CholeskyGP):
         return z.unsqueeze(-3), None if slope is None else slope.unsqueeze(-3)
 
     def _bend(self, X: Tensor) -> Tensor:
-        """d²z/dx² of an elementwise input transform at the points, shaped as dz/dx is by ``_points``."""
+        """The second derivative d²z/dx² of an elementwise input transform at the points, shaped as dz/dx."""
         wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())
         bend = transformed_with_slope(self.input_transform, self._for_all_samples(X), wanted)[2]
         return bend if self.num_outputs == 1 else bend.unsqueeze(-3)
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
-        """The points as the model takes them; a model over samples of its hyper-parameters adds a dimension."""
+        """The points as the model takes them; a fully Bayesian model adds a dimension for its samples."""
         return X
 
     def _mean(self, conditioning: Conditioning, z: Tensor) -> Tensor:
-        """The posterior mean of the values in the model's units of outcome, ``... x q``."""
+        """The posterior mean of the values in the model's outcome units, ``... x q``."""
         prior = self.mean_module(z) if conditioning.prior_mean is None else conditioning.prior_mean(z)
         if conditioning.prior_mean is None and not conditioning.requires_grad:
             prior = prior.detach()
         return prior + (conditioning.across(z) @ conditioning.alpha.unsqueeze(-1)).squeeze(-1).to(z.dtype)
 
     def _joint(self, conditioning: Conditioning, z: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean, ``... x q x (d+1)``, and covariance of (f, ∇f) in the model's units of outcome, dense."""
+        """The mean, ``... x q x (d+1)``, and the dense covariance of (f, ∇f) in the model's outcome units."""
         value = self._mean(conditioning, z)
         gradient, covariance = conditioning.mean(z), conditioning.joint_covariance(z).to(z.dtype)
         if slope is not None:

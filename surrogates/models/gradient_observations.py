@@ -47,45 +47,40 @@ from surrogates.normal import UnitFreeNormal
 
 
 class GradientObservationGP(GradientModel):
-    """A GP on values and on what was observed of the gradient, and of the Hessian, at n points.
+    """A GP conditioned on values, gradients and, optionally, Hessians observed at n points.
 
-    Every entry may be NaN, which means that it was not observed: a row may have a gradient and no value. Only observed
-    entries have a row in a matrix. With N of them conditioning takes O(N³), by Cholesky in float64. If only values can
-    be observed, ``surrogates.DerivedGP`` gives the same posterior. All posteriors are ``DerivedGP``'s, in the user's
-    units. Values are standardised as y' = (y − mean)/scale, derivatives are divided by the scale.
+    Any entry may be NaN, which means not observed: a row may have a gradient and no value. Conditioning on N observed
+    entries takes O(N³), by Cholesky in float64. It has the posteriors of ``DerivedGP``, in the user's units.
+    Values are standardised as y' = (y − mean)/scale; derivatives are divided by the scale.
 
-    ``posterior``, ``condition_on_observations`` and ``fantasize`` are about values: no derivative is observed at the
-    new points. ``add_observations`` takes derivatives too.
+    ``condition_on_observations`` and ``fantasize`` add values only; ``add_observations`` adds derivatives too.
 
     Args:
         train_X: The inputs, ``batch x n x d``.
-        train_Y: The outcomes, ``batch x n x m``, which are modelled independently of each other.
-        train_G: The gradients in outcome units per unit of input, ``batch x n x d``, or ``batch x n x m x d`` with
-            m > 1 outcomes.
-        train_Yvar: The noise variances of the values, ``batch x n x m``, or None to infer one noise variance for all
-            observations of an outcome, which fits inputs of about unit range. A variance may be NaN where its
-            observation is.
-        train_Gvar: The noise variances of the partial derivatives, shaped as ``train_G``, given with ``train_Yvar`` or
-            not at all.
-        covar_module: Any kernel that ``DerivedGP`` takes and that has two mixed derivatives ∂²k/∂x∂x', or
-            ``RBFKernelGrad`` or ``Matern52KernelGrad``, which are taken for their value parts. The default is a scaled
-            ARD ``MaternKernel(nu=2.5)``.
-        train_H: The Hessians in outcome units per squared unit of input, ``batch x n x d x d``, or
-            ``batch x n x m x d x d``, or None. They are symmetric; of the two equal entries one may be NaN. They need
-            a kernel with four derivatives, such as RBF or Matérn 5/2.
-        train_Hvar: The noise variances of the Hessians' entries, shaped as ``train_H``, given with ``train_Yvar`` or
-            not at all. For i < j the variance at (i, j) is used, or that at (j, i) where (i, j) is NaN.
+        train_Y: The outcomes, ``batch x n x m``, modelled independently.
+        train_G: The gradients in outcome units per unit of input, ``batch x n x d``, or ``batch x n x m x d`` with m >
+            1 outcomes.
+        train_Yvar: The noise variances of the values, ``batch x n x m``. With None, one noise variance is inferred for
+            the values and derivatives of an outcome, which assumes inputs of about unit range. A variance may be NaN if
+            its observation is.
+        train_Gvar: The noise variances of the partial derivatives, shaped as ``train_G``; required with ``train_Yvar``.
+        covar_module: Any kernel of ``DerivedGP`` with ∂²k/∂x∂x', or the value part of ``RBFKernelGrad`` or
+            ``Matern52KernelGrad``. The default is a scaled ARD ``MaternKernel(nu=2.5)``.
+        train_H: The symmetric Hessians in outcome units per squared unit of input, ``batch x n (x m) x d x d``, or
+            None. One of two equal entries may be NaN. They need a kernel with four derivatives, such as RBF or Matérn
+            5/2.
+        train_Hvar: The noise variances of the Hessians' entries, shaped as ``train_H``; required with ``train_Yvar``.
+            For i < j the variance at (i, j) is used, or the one at (j, i) if it is NaN.
         mean_module: Any GPyTorch mean.
         likelihood: A Gaussian likelihood with one noise variance, or None.
         outcome_transform: ``Standardize`` (the default), chains of it, or None.
-        input_transform: An elementwise, differentiable input transform that is applied in training and evaluation, as
-            ``DerivedGP`` takes it.
+        input_transform: An elementwise, differentiable input transform, as in ``DerivedGP``.
 
     Raises:
-        TypeError: If data are not floating point tensors, or the kernel is of another type.
-        ValueError: If shapes do not fit, an outcome has no observed value, an entry is infinite, or NaN where it may
-            not be, dtypes or devices are mixed, a variance is negative or missing, the outcome transform is not linear,
-            or the kernel or the input transform does not have the derivatives.
+        TypeError: If data are not floating point tensors, or the kernel is not supported.
+        ValueError: If shapes, dtypes or devices do not match, an outcome has no observed value, an entry is infinite, a
+            variance is negative or missing, the outcome transform is nonlinear, or the kernel or the input transform
+            lacks a derivative.
     """
 
     likelihood: Any
@@ -148,15 +143,15 @@ class GradientObservationGP(GradientModel):
         return jet_width(self.num_inputs, self._order)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
-        """The prior: in training of the observed entries, ``batch x N``, in evaluation of the values at x.
+        """The prior of the observed entries, ``batch x N``, in training; of the values at x in evaluation.
 
         Raises:
             UnsupportedError: If x is the model's own ``train_inputs[0]``, as in BoTorch's ``loo_cv``.
         """
         if x is self.train_inputs[0]:
             raise UnsupportedError(
-                "loo_cv takes a model for one of n values, and this one is of values and partial derivatives: make a "
-                "model without the point, GradientObservationGP(X[others], Y[others], G[others]), for each point."
+                "loo_cv does not support observed derivatives. For each point, make a model without it: "
+                "GradientObservationGP(X[others], Y[others], G[others])."
             )
         kernel = snapshot(self.covar_module, detach=False)
         if self.training:
@@ -166,12 +161,12 @@ class GradientObservationGP(GradientModel):
         return MultivariateNormal(self.mean_module(x), to_linear_operator(kernel_values(kernel, x, x).to(x)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """GPyTorch's call, in transformed units: the prior of the observed entries in training, else the values'.
+        """GPyTorch's call, in transformed units.
 
-        In evaluation mode it is the posterior of the values at the points, ``batch x q``.
+        In training it is the prior of the observed entries, in evaluation the posterior of the values, ``batch x q``.
         """
         if self.training or settings.prior_mode.on():
-            # Views, as the data's own tensor is what loo_cv takes the prior of.
+            # Views: forward recognises loo_cv by its use of the data's own tensor.
             return super().__call__(*(x.view_as(x) for x in args), **kwargs)
         (x,), conditioning = args, self.conditioning
         return UnitFreeNormal(self._mean(conditioning, x), conditioning.value_covariance(x, x).to(x))
@@ -186,16 +181,15 @@ class GradientObservationGP(GradientModel):
         H: Tensor | None = None,
         Hvar: Tensor | None = None,
     ) -> None:
-        """Conditions the model on more observations in place; the factor is computed anew at the next request.
+        """Conditions the model on more observations in place; the factor is recomputed at the next use.
 
-        Hyper-parameters and the statistics of the transforms stay as they are. If an error is raised, the model is
-        unchanged.
+        Hyper-parameters and transforms are not refitted. If an error is raised, the model is unchanged.
 
         Args:
             X: The new inputs, ``batch x n' x d``.
-            Y: The new outcomes, ``batch x n' x m``. This and all else may be NaN where nothing was observed.
-            Yvar: Their noise variances in the user's units, required if the model was made with ``train_Yvar``, and
-                not accepted otherwise.
+            Y: The new outcomes, ``batch x n' x m``. Any entry of Y, G and H may be NaN, which means not observed.
+            Yvar: Their noise variances in the user's units: required if the model has ``train_Yvar``, else not
+                accepted.
             G: The new gradients, shaped as ``train_G``, or None if none was observed.
             Gvar: Their noise variances, given with ``Yvar``.
             H: The new Hessians, shaped as ``train_H``, accepted if the model was made with ``train_H``.
@@ -203,14 +197,14 @@ class GradientObservationGP(GradientModel):
 
         Raises:
             TypeError: If an argument is not a floating point tensor.
-            ValueError: If shapes, dtypes or devices do not fit, an entry is infinite, or NaN where it may not be, or
-                a variance is missing, negative or not accepted.
+            ValueError: If shapes, dtypes or devices do not match, an entry is infinite, or a variance is missing,
+                negative or not accepted.
         """
         check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
         check_same_kind("X", X, "the model", self.train_inputs[0])
         self._check_new(X, Yvar)
         if H is not None and self._order == 1:
-            raise ValueError("The model was made without train_H, so that H is not accepted; make a new model.")
+            raise ValueError("The model was made without train_H, so H is not accepted; make a new model with train_H.")
         shape = (*X.shape[:-1], *((self.num_outputs,) if self.num_outputs > 1 else ()), self.num_inputs)
         G = X.new_full(shape, torch.nan) if G is None else G
         H = X.new_full((*shape, self.num_inputs), torch.nan) if H is None and self._order == 2 else H
@@ -238,15 +232,15 @@ class GradientObservationGP(GradientModel):
             self._observe(torch.cat([known, targets], dim=-1), before)
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """A copy that is conditioned on more values too: GPyTorch's ``get_fantasy_model``.
+        """GPyTorch's ``get_fantasy_model``: a copy that is also conditioned on new values.
 
-        The factor of the model's own data is shared by all elements of the fantasies' batch.
+        All elements of the fantasies' batch share the factor of the model's own data.
 
         Args:
             inputs: The new inputs in transformed units, ``batch x n' x d``.
             targets: The new values in transformed units, ``batch x n'``.
-            **kwargs: ``noise``, their variances, ``batch x n'``, required if the model was made with ``train_Yvar``. If
-                it is given where the noise is inferred, all noise of the copy is fixed.
+            **kwargs: ``noise``, their variances, ``batch x n'``; required if the model has ``train_Yvar``. It fixes all
+                noise of the copy of a model that infers its noise.
         """
         noise, (z,) = kwargs.get("noise"), self.train_inputs
         shapes = (z.shape[:-2], inputs.shape[:-2], targets.shape[:-1])
@@ -263,7 +257,7 @@ class GradientObservationGP(GradientModel):
         missing = targets.isnan()
         tensors = [z, self.train_targets, self._original_train_inputs]
         tensors += [self.likelihood.noise_covar.noise] if self._fixed_noise else []
-        # A tensor with a history can be cloned but not copied.
+        # deepcopy refuses tensors with a graph; clone accepts them.
         model = copy.deepcopy(self, {id(t): t.clone() for t in tensors if t is not None})
         new = (z.shape[-2] + torch.arange(inputs.shape[-2], device=z.device)) * self._width
         ExactGP.set_train_data(
@@ -282,13 +276,13 @@ class GradientObservationGP(GradientModel):
 
         Args:
             inputs: The inputs, ``batch x n x d``, or None to keep them.
-            targets: All entries of the n points, NaN where there was no observation, or only the N observed ones if
-                these are the same as before, or None to keep them.
-            strict: Whether shape, dtype and device must be as before.
+            targets: All entries of the n points, NaN if not observed; or the N observed entries if their positions are
+                unchanged; or None to keep them.
+            strict: Whether shape, dtype and device must stay the same.
 
         Raises:
-            RuntimeError: If something is not as before and must be.
-            ValueError: If inputs, targets and fixed noise do not fit.
+            RuntimeError: If ``strict`` and a shape, dtype or device changes.
+            ValueError: If inputs, targets and fixed noise do not match.
         """
         X = self.train_inputs[0] if inputs is None else (inputs if isinstance(inputs, Tensor) else inputs[0])
         given, entries = self.train_targets if targets is None else targets, self._entries
@@ -298,21 +292,18 @@ class GradientObservationGP(GradientModel):
             targets = targets[..., entries]
         elif X.shape[-2] != self.train_inputs[0].shape[-2] or given.shape[-1] != len(entries):
             raise ValueError(
-                f"For inputs of shape {tuple(X.shape)} targets must be all {every} entries, NaN where there was no "
-                f"observation, got {given.shape[-1]}."
+                f"For inputs of shape {tuple(X.shape)} targets must hold all {every} entries, NaN if not observed, "
+                f"got {given.shape[-1]}."
             )
         if self._fixed_noise and len(entries) != self.likelihood.noise_covar.noise.shape[-1]:
-            raise ValueError("The fixed noise is that of other observations: make a new model.")
+            raise ValueError("The model's fixed noise belongs to other observations; make a new model.")
         super().set_train_data(inputs, targets, strict)
         self._entries = entries
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, **assign: bool
     ) -> Any:
-        """BoTorch's ``load_state_dict``.
-
-        The data stay what they are in the user's units, or in transformed units if ``keep_transforms`` is False.
-        """
+        """BoTorch's ``load_state_dict``; ``keep_transforms=False`` keeps the data in transformed units instead."""
         scale, shift = (None if t is None else t.clone() for t in (self.outcome_scale, self.outcome_shift))
         result = super().load_state_dict(state_dict, strict, False, **assign)
         if keep_transforms and scale is not None and shift is not None:
@@ -327,12 +318,12 @@ class GradientObservationGP(GradientModel):
 
     @property
     def _are_values(self) -> Tensor:
-        """Which of the N targets are values."""
+        """A mask of the N targets: True for values, False for derivatives."""
         return self._entries % self._width == 0
 
     @property
     def _seen_targets(self) -> Tensor:
-        """The targets, ``batch (x m) x N``, NaN where an element of the batch has no observation."""
+        """The targets, ``batch (x m) x N``, NaN if an element of the batch has no observation."""
         return self.train_targets if self._missing is None else self.train_targets.masked_fill(self._missing, torch.nan)
 
     def _observations(self, x: Tensor, z: Tensor, slope: Tensor | None, bend: Tensor | None) -> Observations:
@@ -341,13 +332,13 @@ class GradientObservationGP(GradientModel):
         return Observations(z, self._order, self._entries, slope, bend)
 
     def _made(self, detach: bool) -> CachedConditioning:
-        """The conditioning of the present data, from a new factor or one that extends the leading factor."""
+        """Computes the conditioning of the present data, from a new factor or by extending the leading factor."""
         (X,), transform = self.train_inputs, getattr(self, "input_transform", None)
         check_kernel(self.covar_module, X.shape[-1], of_derivatives=True)
         original = X if self._original_train_inputs is None else self._original_train_inputs
         z, slope, bend = input_chain(transform, original, not detach)
         if transform is None or not any(p.requires_grad for p in transform.parameters()):
-            z = X  # which fantasies may have derivatives in
+            z = X  # fantasies may carry derivatives in X
         z = z.detach().clone() if detach else z
         observations, kernel = self._observations(original, z, slope, bend), snapshot(self.covar_module, detach)
         observations.check_second_derivatives(kernel)
@@ -367,9 +358,9 @@ class GradientObservationGP(GradientModel):
         return CachedConditioning(made, None if scale is None else scale.clone())
 
     def _factor(self, covariance: Tensor) -> Tensor:
-        """The factor of the observations' covariance.
+        """The factor of the observations' covariance, scaled to unit variances before a jitter is added.
 
-        Values and derivatives have units of their own, a jitter does not. Powers of two round nothing.
+        Values and derivatives have different units. The scales are powers of two, so that scaling does not round.
         """
         diagonal = torch.diagonal(covariance, dim1=-2, dim2=-1)
         if bool(diagonal.isnan().any()):
@@ -383,10 +374,10 @@ class GradientObservationGP(GradientModel):
 
     @outside_inference_mode
     def _prepare_prediction(self) -> None:
-        """GPyTorch's caches are not used."""
+        """Does nothing: GPyTorch's caches are not used."""
 
     def _observe(self, targets: Tensor, noise: Tensor | None) -> None:
-        """Takes all n·e entries for the targets, ``batch (x m) x n·e``, NaN where there is no observation."""
+        """Sets all n·e entries as targets, ``batch (x m) x n·e``, NaN if not observed."""
         self._entries = observed_somewhere(targets)
         missing = targets[..., self._entries].isnan()
         self._missing = missing if bool(missing.any()) else None
@@ -396,7 +387,7 @@ class GradientObservationGP(GradientModel):
         self._clear_cache()
 
     def _set_noise(self, noise: Tensor) -> None:
-        """Fixes the noise variances of the targets, ``batch (x m) x N``; those of missing ones are the values' mean."""
+        """Fixes the targets' noise variances, ``batch (x m) x N``; missing targets get the mean of the values'."""
         if self._missing is not None:
             known = noise.masked_fill(self._missing, torch.nan)[..., self._are_values]
             noise = torch.where(self._missing, known.nanmean(-1, keepdim=True), noise)
@@ -404,7 +395,7 @@ class GradientObservationGP(GradientModel):
             self.likelihood = DerivativeNoise(noise, self._are_values)
 
     def _all_entries(self, kept: Tensor) -> Tensor:
-        """What the N targets have, ``batch x N``, for all n·e entries, NaN for the others."""
+        """A quantity of the N targets, ``batch x N``, for all n·e entries, NaN for unobserved ones."""
         every = self.train_inputs[0].shape[-2] * self._width
         return kept.new_full((*kept.shape[:-1], every), torch.nan).index_copy(-1, self._entries, kept)
 

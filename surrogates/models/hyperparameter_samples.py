@@ -27,19 +27,18 @@ def sample_hyperparameters(
 ) -> FullyBayesianDerivedGP:
     """A model over samples of the hyper-parameters θ from p(θ | X, y) ∝ N(y; m_θ(X), K_θ + diag(s²_θ)) p(θ).
 
-    What is sampled is every parameter that requires gradients. p(θ) is the product of the registered priors, each read
-    as a density of the (constrained) value that it is registered for. A ``ConstantMean`` may have none, which stands
-    for a flat one, under which the posterior is proper; any other parameter needs a prior, as that of a lengthscale is
-    improper without one: ``SingleTaskGP``'s default kernel and likelihood have theirs. The samples are the last states
-    of as many independent chains of slice sampling (Neal 2003) in log θ, or logit θ where θ is bounded on both sides,
-    all of which begin at the model's present hyper-parameters: a fitted model needs the least warm-up.
+    Every parameter that requires gradients is sampled. p(θ) is the product of the registered priors, each a density of
+    the constrained value. A ``ConstantMean`` without a prior has a flat one, under which the posterior is proper; any
+    other parameter needs a prior (``SingleTaskGP``'s default kernel and likelihood have them). Each sample is the last
+    state of its own slice-sampling chain (Neal 2003) in log θ, or in logit θ if θ is bounded on both sides. All chains
+    start at the model's present hyper-parameters, so that a fitted model needs the least warm-up.
 
-    Under a mixture over these the bands of the gradient allow for not knowing the hyper-parameters, which those of one
-    fit do not: ``python -m experiments run calibration`` compares their coverage.
+    The mixture over the samples includes hyper-parameter uncertainty in the gradient's credible intervals: ``python -m
+    experiments run calibration`` compares their coverage with that of one fit.
 
     Args:
-        model: A derived GP of one outcome, fitted or not, which stays as it is. The models of a batch are sampled each
-            by itself.
+        model: A derived GP of one outcome, fitted or not; it is not changed. Each model of a batch is sampled by
+            itself.
         num_samples: S, the number of samples.
         generator: A generator on the CPU, the only source of randomness.
         warmup_steps: The steps of every chain; one step moves each hyper-parameter once.
@@ -48,10 +47,11 @@ def sample_hyperparameters(
         A model of batch shape ``batch x S``, whose ``gradient_posterior`` and ``posterior`` are mixtures.
 
     Raises:
-        TypeError: If the model is no ``DerivedGP``, the generator no ``torch.Generator``, or a number no integer.
-        ValueError: If a number is not positive, the model has several outcomes, is over samples already, or has a
-            parameter without a prior, outside of mean, kernel and likelihood, or shared by the models of a batch; if
-            nothing requires gradients; or if its present hyper-parameters have density 0.
+        TypeError: If the model is not a ``DerivedGP``, the generator not a ``torch.Generator``, or a number not an
+            integer.
+        ValueError: If a number is not positive; if the model has several outcomes or is fully Bayesian already; if a
+            parameter has no prior, is outside of mean, kernel and likelihood, or is shared by the models of a batch; if
+            no parameter requires gradients; or if the present hyper-parameters have density 0.
 
     Example:
         >>> model = DerivedGP(X, Y)
@@ -68,7 +68,7 @@ def sample_hyperparameters(
     warmup_steps = positive_integer("warmup_steps", warmup_steps)
     if model.num_outputs != 1 or isinstance(model, FullyBayesianDerivedGP):
         have = f"{model.num_outputs} outcomes" if model.num_outputs != 1 else "samples of its hyper-parameters"
-        raise ValueError(f"Hyper-parameters are sampled for a model of one outcome without samples; this has {have}.")
+        raise ValueError(f"model must have one outcome and no samples of its hyper-parameters yet; it has {have}.")
     with torch.no_grad():
         density = HyperparameterDensity(model)
         start = density.start.repeat_interleave(num_samples, 0)
@@ -82,16 +82,16 @@ def sample_hyperparameters(
 
 @dataclass(frozen=True)
 class _Part:
-    """One parameter tensor.
+    """One parameter tensor with its bounds.
 
     Attributes:
-        parameter: That of the copied model.
+        parameter: The parameter of the copied model.
         constraint: Its constraint, or None.
         raw: Its raw values for every model of the batch, ``b x ...``.
-        lower: The least values, flattened.
-        upper: The largest values, flattened.
-        sampled: Whether it is sampled.
-        unit: What u of an unbounded parameter counts.
+        lower: The lower bounds, flattened.
+        upper: The upper bounds, flattened.
+        sampled: Whether the parameter is sampled.
+        unit: The value of θ at u = 1 for an unbounded parameter.
     """
 
     parameter: torch.nn.Parameter
@@ -133,11 +133,11 @@ class _Part:
 
 
 class HyperparameterDensity:
-    """log p(y | θ) + log p(θ) + log |dθ/du| of coordinates u in which hyper-parameters θ are unbounded.
+    """The log density log p(y | θ) + log p(θ) + log |dθ/du| in coordinates u without bounds.
 
-    u is log(θ − a) for θ > a, log(b − θ) for θ < b, logit((θ − a)/(b − a)) for θ in (a, b), and else θ, or of a
-    ``ConstantMean`` θ in units of the outcomes' deviation (to a power of 2). Without the
-    last term it is GPyTorch's ``ExactMarginalLogLikelihood`` times n, here for points of as many models as one likes.
+    The coordinate u is log(θ − a) for θ > a, log(b − θ) for θ < b, logit((θ − a)/(b − a)) for θ in (a, b), and θ
+    otherwise; the constant of a ``ConstantMean`` is divided by the outcomes' standard deviation, rounded to a power of
+    2. Without the last term the density is n times GPyTorch's ``ExactMarginalLogLikelihood``.
 
     Args:
         model: A derived GP of one outcome; a copy in float64 is kept.
@@ -176,7 +176,7 @@ class HyperparameterDensity:
 
         Args:
             u: The coordinates, ``k x p``.
-            which: For each the number of the model of the batch, ``k``.
+            which: The index in the batch of each point's model, ``k``.
         """
         log_slope = self._set(u, which)
         X, y = self._X[which], self._targets[which]
@@ -194,9 +194,9 @@ class HyperparameterDensity:
         return found.masked_fill(failed > 0, -torch.inf)
 
     def model_at(self, u: Tensor, num_samples: int) -> FullyBayesianDerivedGP:
-        """The model over samples u, ``b·S x p``, of which each model of the batch has S in a row.
+        """The model over the samples u, ``b·S x p``, with S consecutive rows for each model of the batch.
 
-        It is made of the copied model, which is then no density any more.
+        It reuses the copied model's modules, so that this object cannot be evaluated afterwards.
         """
         which = torch.arange(len(self._X), device=u.device).repeat_interleave(num_samples)
         self._set(u, which)
@@ -257,18 +257,18 @@ class HyperparameterDensity:
         parts = []
         for name, parameter, constraint in copied.named_parameters_and_constraints():
             if id(parameter) not in known:
-                raise ValueError(f"{name} is no parameter of mean, kernel or likelihood, which alone are sampled.")
+                raise ValueError(f"{name} is no parameter of mean, kernel or likelihood; only these can be sampled.")
             if parameter.shape[: len(batch)] != batch:
                 raise ValueError(
-                    f"{name}, of shape {tuple(parameter.shape)}, is shared by the models of the batch {tuple(batch)}: "
-                    "give kernel, mean and likelihood its batch_shape."
+                    f"{name}, of shape {tuple(parameter.shape)}, is shared by the models of the batch {tuple(batch)}; "
+                    "pass batch_shape to kernel, mean and likelihood."
                 )
             sampled = parameter.requires_grad
             if sampled and id(parameter) not in with_prior:
                 raise ValueError(
-                    f"{name} has no prior, without which its posterior may be improper: register one "
-                    "(register_prior), or keep it as it is (requires_grad_(False)). SingleTaskGP's default kernel "
-                    "and likelihood have priors."
+                    f"{name} has no prior, so that its posterior may be improper. Register a prior (register_prior) "
+                    "or keep the value fixed (requires_grad_(False)). SingleTaskGP's default kernel and likelihood "
+                    "have priors."
                 )
             raw = parameter.detach().clone().reshape(-1, *parameter.shape[len(batch) :])
             ends = (-torch.inf, torch.inf) if constraint is None else (constraint.lower_bound, constraint.upper_bound)
@@ -280,7 +280,7 @@ class HyperparameterDensity:
         return parts
 
     def _with_prior(self) -> set[int]:
-        """The ids of the parameters that some prior is a density of, or that need none."""
+        """The ids of the parameters that have a prior or need none."""
         parameters = [p for p in self._model.parameters() if p.requires_grad]
         found = set(self._constants)
         with torch.enable_grad():

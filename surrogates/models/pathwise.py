@@ -1,4 +1,4 @@
-"""BoTorch's pathwise samples of models that have not observed every outcome at every point."""
+"""BoTorch's pathwise samples for models with missing outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from surrogates.models.unobserved import silenced
 
 @GaussianUpdate.register(CholeskyGP, _GaussianLikelihoodBase)
 def _update_paths(model: CholeskyGP, likelihood: _GaussianLikelihoodBase, **options: Any) -> Any:
-    """BoTorch's pathwise update of prior samples, to which outcomes that were not observed contribute nothing."""
+    """BoTorch's pathwise update of prior samples, in which missing outcomes have no influence."""
     if model._missing is not None:
         (X,) = model.train_inputs
         noise = torch.diag_embed(model._noise(X, model.train_targets.shape))

@@ -14,28 +14,28 @@ from torch import Tensor
 LogDensity = Callable[[Tensor, Tensor], Tensor]
 
 WIDTH = 4.0
-"""The width of the first interval. Too small or too large a one costs evaluations, and is right all the same."""
+"""The width of the first interval. It affects the number of evaluations, not the distribution sampled."""
 
 MOST_WIDTHS = 16
-"""An interval has at most so many widths, so that sampling ends for every density."""
+"""The maximal number of widths in an interval, which bounds the stepping out for every density."""
 
 MOST_SHRINKS = 200
-"""An interval that has shrunk so often is a point to working precision."""
+"""The maximal number of times that an interval shrinks, after which it is a point to working precision."""
 
 
 def slice_sample(log_density: LogDensity, start: Tensor, steps: int, generator: torch.Generator) -> Tensor:
-    """The last states of chains, each of which leaves its own density invariant.
+    """Runs one slice-sampling chain per density and returns the last states.
 
-    A step updates every coordinate once: with a level log p(x) − e, e ~ Exp(1), an interval about x is stepped out to
-    where the density is below the level, or to its largest width, and points drawn in it shrink it to x until one is
-    above the level. No step size is tuned and no proposal is lost.
+    A step updates every coordinate once. It draws a level log p(x) − e, e ~ Exp(1), and steps an interval about x out
+    until the density at its ends is below the level or its largest width is reached. It then draws points in the
+    interval, shrinking it towards x, until one is above the level. No step size is tuned.
 
     Args:
-        log_density: Of ``m x p`` points and of the numbers of their chains, ``m``: log p up to a constant, ``m``. NaN
-            stands for −∞.
-        start: Where the chains begin, ``k x p``, float64. Their densities are positive.
+        log_density: A function of points, ``m x p``, and the indices of their chains, ``m``, that returns log p up to a
+            constant, ``m``. NaN counts as −∞.
+        start: The first states, ``k x p``, float64, with positive densities.
         steps: The number of steps.
-        generator: A generator on the CPU: the only source of randomness.
+        generator: A generator on the CPU, the only source of randomness.
 
     Returns:
         The states, ``k x p``.

@@ -1,4 +1,4 @@
-"""The chain rule through BoTorch's transforms: slopes of input transforms, slopes of outcome transforms."""
+"""The chain rule through BoTorch's transforms: slopes of input and outcome transforms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ELEMENTWISE_INPUTS = (*_AFFINE_INPUTS, Log10, Round, Warp)
 
 
 def is_affine_input(transform: InputTransform | None) -> bool:
-    """Whether dz/dx is the same everywhere: affine transforms, applied to data and points alike."""
+    """Whether dz/dx is constant: the transform is affine and applied to data and points alike."""
     return all(
         type(part) in _AFFINE_INPUTS and part.transform_on_train and part.transform_on_eval
         for part in _parts(transform)
@@ -31,17 +31,17 @@ def is_affine_input(transform: InputTransform | None) -> bool:
 
 
 def is_affine_outcome(transform: OutcomeTransform | None) -> bool:
-    """Whether dy/dy' is the same everywhere, so that the gradient of the untransformed outcome is Gaussian."""
+    """Whether dy/dy' is constant, so that the gradient of the untransformed outcome is Gaussian."""
     return transform is None or all(type(part) is Standardize for part in _parts(transform))
 
 
 def keeps_inputs(transform: InputTransform | None) -> bool:
-    """Whether z has the inputs of x, each a function of its own."""
+    """Whether the transform is elementwise, so that each zᵢ is a function of xᵢ alone."""
     return all(type(part) in _ELEMENTWISE_INPUTS for part in _parts(transform))
 
 
 def check_input_slope(transform: InputTransform | None) -> None:
-    """Refuses a gradient through an input transform that has no slope dzᵢ/dxᵢ.
+    """Raises a ValueError if an input transform has no slope dzᵢ/dxᵢ.
 
     Raises:
         ValueError: If a transform is not elementwise or not differentiable; the message says why.
@@ -50,20 +50,20 @@ def check_input_slope(transform: InputTransform | None) -> None:
         if type(part) not in _ELEMENTWISE_INPUTS:
             raise ValueError(
                 f"There is no gradient through input_transform {type(part).__name__}, which is not known to be "
-                "elementwise and differentiable. Known are Normalize, InputStandardize, AffineInputTransform, Log10, "
-                "Warp, Round(approximate=True) and chains of them. Values have their posterior."
+                "elementwise and differentiable. Use Normalize, InputStandardize, AffineInputTransform, Log10, "
+                "Warp, Round(approximate=True) or a chain of them. The posterior of the values exists."
             )
         if type(part) is Round and (not part.approximate or part.categorical_features):
             raise ValueError(
                 "There is no gradient through input_transform Round, which is constant between its steps, and one-hot "
-                "in categorical features. Round(approximate=True) of integers has one. Values have their posterior."
+                "in categorical features. Use Round(approximate=True) of integers. The posterior of the values exists."
             )
 
 
 def freeze_input_bounds(transform: InputTransform | None) -> None:
-    """Stops input transforms from learning their coefficients anew at every refit.
+    """Stops input transforms from learning their coefficients again at a refit.
 
-    One far point would otherwise change the units of every lengthscale.
+    Otherwise one distant new point would change the units of every lengthscale.
     """
     for part in _parts(transform):
         if isinstance(part, _AFFINE_INPUTS):
@@ -158,7 +158,7 @@ def outcome_scale(transform: OutcomeTransform | None) -> Tensor | None:
 
 
 def outcome_shift(transform: OutcomeTransform | None) -> Tensor | None:
-    """The y that the standardised outcome 0 stands for, ``batch (x m) x 1``, or None where it is 0."""
+    """The outcome y at the standardised outcome 0, ``batch (x m) x 1``, or None if it is 0."""
     shift: Tensor | None = None
     for part in reversed(_parts(transform)):
         mean, scale = _by_output(part.means), _by_output(part.stdvs)

@@ -1,9 +1,9 @@
-"""Values that were not observed: NaN among the outcomes of a batch whose elements have observed different rows.
+"""Missing values: NaN outcomes in a batch whose elements have observed different rows.
 
-A row that no element of the batch has observed is left out of the data. Another one stays, as the elements have their
-inputs in common, and takes part in nothing: the factor has it with a variance of largest/ε², ε being the precision of
-the dtype, which leaves no trace in what is solved for; and the marginal likelihood has it as an independent normal
-value on its mean with a variance of 1/(2π), whose logarithmic density is 0.
+A row that no element of the batch has observed is dropped. The elements share their inputs, so that a row which only
+some have observed stays, without influence on the others: in the covariance its noise variance is largest/ε², where ε
+is the precision of the dtype; in the marginal likelihood it is an independent normal value at its mean with variance
+1/(2π), whose log density is 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SILENT = 1 / (2 * pi)
 
 
 def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Tensor | None]:
-    """Copies of the inputs and of what was observed there, without the rows in which Y is NaN throughout.
+    """Copies of the data without the rows in which Y is NaN throughout.
 
     Args:
         X: The inputs, ``batch x n x d``.
-        Y: What decides, ``batch x n x m``.
-        *others: What else each row has, ``batch x n x ...``, or None.
+        Y: The outcomes that decide which rows are kept, ``batch x n x m``.
+        *others: Other tensors with the same rows, ``batch x n x ...``, or None.
     """
     dim = X.dim() - 2
     seen = (~Y.isnan()).movedim(dim, 0).flatten(1).any(-1)
@@ -33,12 +33,12 @@ def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Tensor |
 
 
 def filled_noise(noise: Tensor, missing: Tensor) -> Tensor:
-    """Noise variances, ``... x n``, with the mean of those that were observed where nothing was observed."""
+    """The noise variances, ``... x n``, with those of missing observations replaced by the mean of the others."""
     return torch.where(missing, noise.masked_fill(missing, torch.nan).nanmean(-1, keepdim=True), noise)
 
 
 def silenced(covariance: Tensor, missing: Tensor | None) -> Tensor:
-    """A covariance of observations, ``batch x n x n``, to which the missing ones are as good as absent."""
+    """The covariance of the observations, ``batch x n x n``, with a huge variance added to the missing ones."""
     if missing is None:
         return covariance
     largest = torch.diagonal(covariance.detach(), dim1=-2, dim2=-1).amax(-1, keepdim=True)
@@ -46,6 +46,6 @@ def silenced(covariance: Tensor, missing: Tensor | None) -> Tensor:
 
 
 def apart(covariance: Tensor, missing: Tensor, variance: Tensor | float) -> Tensor:
-    """A covariance, ``batch x n x n``, in which the missing observations are independent and have a given variance."""
+    """The covariance, ``batch x n x n``, in which missing observations are independent with the given variance."""
     kept = ~missing
     return covariance * (kept.unsqueeze(-1) & kept.unsqueeze(-2)) + torch.diag_embed(missing * variance)

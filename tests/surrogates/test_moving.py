@@ -143,7 +143,7 @@ def test_nothing_is_shared_with_the_user():
 
 def test_leaving_a_point_out_of_observed_gradients_is_refused_in_a_sentence():
     model = GradientObservationGP(X, Y, X)
-    with pytest.raises(UnsupportedError, match="loo_cv takes a model for one of n values"):
+    with pytest.raises(UnsupportedError, match="loo_cv does not support observed derivatives"):
         loo_cv(model)
     prior = model.train()(X)
     assert prior.mean.shape == (8 * (D + 1),)

@@ -606,7 +606,7 @@ H5 = torch.ones(5, D, D, dtype=torch.float64)
         ),
         ((X5, Y5, X5.float()), {}, ValueError, "train_G is torch.float32.*X is torch.float64"),
         ((X5, Y5, X5.numpy()), {}, TypeError, "train_G must be a torch.Tensor, got ndarray"),
-        ((X5, Y5, X5), {"train_Yvar": Y5.abs()}, ValueError, "train_Yvar and train_Gvar are given together"),
+        ((X5, Y5, X5), {"train_Yvar": Y5.abs()}, ValueError, "train_Yvar and train_Gvar must be given together"),
         (
             (X5, Y5, X5),
             {"train_Yvar": Y5.abs(), "train_Gvar": -X5.abs()},
@@ -617,7 +617,7 @@ H5 = torch.ones(5, D, D, dtype=torch.float64)
         ((X5, Y5, X5), {"covar_module": MaternKernel(nu=1.5), "train_H": H5}, ValueError, "no covariance of second"),
         ((X5, Y5, X5), {"train_H": H5 + X5[:, None]}, ValueError, "train_H must be symmetric"),
         ((X5, Y5, X5), {"train_H": H5[0]}, ValueError, r"train_H must be of shape \(5, 3, 3\).*got \(3, 3\)"),
-        ((X5, Y5, X5), {"outcome_transform": Log()}, ValueError, "Log, which is not linear"),
+        ((X5, Y5, X5), {"outcome_transform": Log()}, ValueError, "Log is not linear"),
         ((X5, Y5, X5), {"input_transform": Round([0])}, ValueError, "no gradient through input_transform Round"),
         ((X5, Y5, X5), {"covar_module": RBFKernelGrad(ard_num_dims=2)}, ValueError, "2 lengthscales for 3 inputs"),
     ],
@@ -656,10 +656,10 @@ def test_what_conditioning_refuses():
 def test_what_new_training_data_are_refused():
     gp, fixed = model()[0], model(fixed=True)[0]
     for inputs, targets in ((X5[:4], None), (X5[:4], gp.train_targets), (None, gp.train_targets[1:])):
-        with pytest.raises(ValueError, match=r"targets must be all .* entries, NaN where"):
+        with pytest.raises(ValueError, match=r"targets must hold all .* entries, NaN where"):
             gp.set_train_data(inputs, targets, strict=False)
     with pytest.raises(RuntimeError, match="Cannot modify shape of targets"):
         gp.set_train_data(targets=torch.zeros(20, dtype=torch.float64))
-    with pytest.raises(ValueError, match="fixed noise is that of other observations"):
+    with pytest.raises(ValueError, match="fixed noise belongs to other observations"):
         fixed.set_train_data(targets=torch.zeros(20, dtype=torch.float64), strict=False)
     assert gp.posterior(X5).mean.isfinite().all()
