@@ -1,4 +1,4 @@
-"""What gradient posteriors need of a GP and one data set, computed once and kept in float64.
+"""A GP conditioned on one data set: the quantities that gradient posteriors are computed from, in float64.
 
 With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x (ZoRD eqs. 3-6):
 
@@ -6,10 +6,10 @@ With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` 
     gradient covariance         ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x')
     value-gradient covariance   ∂ₓ'k(x, x') − k(x, X) A⁻¹ J(x')
 
-``Conditioning`` forms J, which serves every kernel; ``surrogates.stationary_conditioning`` does
-without it for one stationary kernel. Points and data are in the model's transformed inputs z; derivatives are per
-unit of the user's inputs x, through the slope dz/dx of the (affine) input transform. Outcomes are in the model's
-units throughout; ``GradientPosterior`` applies the outcome's scale.
+``Conditioning`` forms J, which serves every kernel; ``surrogates.stationary_conditioning`` does without it for one
+stationary kernel. Points and data are in the model's transformed inputs z; derivatives are per unit of the user's
+inputs x, through the slope dz/dx of the (affine) input transform. Outcomes are in the model's units throughout;
+``GradientPosterior`` applies the outcome's scale.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Conditioning:
         return prior * slope * slope.mT
 
     def pass_over_data(self, x: Tensor) -> Pass | None:
-        """What one pass over the data gives at the points, ``... x q x d``, or None for a kernel without such a pass.
+        """The result of one pass over the data at the points, ``... x q x d``, or None if the kernel has none.
 
         ``mean`` and ``trace`` take it as ``known``, so that a pass serves both.
         """
@@ -211,7 +211,7 @@ class Conditioning:
         """The variance of uᵀ∇f(x), ``... x q``, float64, for u of ``... x q x d``."""
         along = self.jacobian_times(x, u).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(self.factor.unsqueeze(-3), along, upper=False)
-        # What u leaves out may be NaN.
+        # Derivatives in inputs along which u is 0 may be NaN.
         out = u == 0
         if self.prior_variance is not None:
             prior = (self.prior_variance.unsqueeze(-2).masked_fill(out, 0.0) * u.double().square()).sum(-1)
@@ -234,7 +234,7 @@ class Conditioning:
         return self._whitened(self.jacobian(x).double())
 
     def _left(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """What the data leave of a prior variance or trace.
+        """The posterior variance or trace: the prior less the explained part.
 
         Raises:
             ValueError: If they explain more than there is, far beyond rounding.

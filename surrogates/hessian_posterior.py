@@ -184,8 +184,8 @@ class HessianPosterior(Posterior):
         automatic differentiation.
 
         Args:
-            v: A vector for every point, ``batch x q x d`` or what broadcasts to it. Of several, their number
-                comes first.
+            v: A vector for every point, broadcastable to ``batch x q x d``. k vectors per point are ``k x batch x q x
+                d``.
 
         Returns:
             The products, of v's shape broadcast with the points'.

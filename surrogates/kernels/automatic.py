@@ -190,7 +190,7 @@ class _Derivatives:
     def _directions(self, u: Tensor, of_second: bool = False) -> tuple[list[Tensor], float]:
         """The unit directions w in which the differences move with the points x, or x', along u, and a kink's size.
 
-        What rounding leaves of a first derivative at r = 0 is some 1e-16 of k ‖δ_s‖, and a kink is of its size.
+        Rounding leaves about 1e-16 k ‖δ_s‖ of a first derivative at r = 0; a kink leaves about k ‖δ_s‖.
         """
 
         def differences(s: Tensor) -> tuple[Tensor, ...]:

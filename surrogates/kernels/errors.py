@@ -1,4 +1,4 @@
-"""What is said where a kernel, or a gradient of it, is refused."""
+"""The errors for kernels, gradients and Hessians that are not supported or do not exist."""
 
 from __future__ import annotations
 

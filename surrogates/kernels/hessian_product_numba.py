@@ -18,14 +18,14 @@ _TILE = 1024
 
 
 def plus_outer_products(vector: Tensor, X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> Tensor:
-    """A vector plus Σ_τ w_τ (x − x_τ)(x − x_τ)·u, ``1 x d``, in its place.
+    """Adds Σ_τ w_τ (x − x_τ)(x − x_τ)·u to a vector, ``1 x d``, in place.
 
     Args:
-        vector: The vector, ``1 x d``, which is written to.
+        vector: The vector, ``1 x d``, which is changed.
         X: The data, ``n x d``.
         x: The point, ``1 x d``.
         weights: w, ``1 x n``.
-        u: What the outer products are multiplied with, ``1 x d``.
+        u: The vector that the outer products are multiplied by, ``1 x d``.
     """
     product, data, point, w, along = (t.detach().numpy() for t in (vector[0], X, x[0], weights[0], u[0]))
     _add_outer_products(product, data, point, w, along)

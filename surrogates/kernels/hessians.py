@@ -1,8 +1,8 @@
 """Hessians in x of weighted sums of kernels, Σ_τ α_τ k(x, x_τ), as products with vectors, dense, and inverted.
 
 For a stationary kernel o h(r²), with Z the ``n x d`` matrix of rows (x − x_τ)/ℓ², c = 2 o h'(r²) and e = 4 o h''(r²),
-it is (Σ_τ c_τ α_τ) diag(1/ℓ²) + Zᵀ diag(e ∘ α) Z, whose product with a vector is one pass over the data. That of any
-other kernel is the automatic derivative of its gradient, exact and slower.
+it is (Σ_τ c_τ α_τ) diag(1/ℓ²) + Zᵀ diag(e ∘ α) Z, whose product with a vector is one pass over the data. For any other
+kernel it is the automatic derivative of the gradient, exact and slower.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class StationaryHessian:
         return self._over_all_inputs(self._over_all_inputs(dense, -1), -2)
 
     def shifted_inverse(self, slope: Tensor, shift: Tensor) -> Callable[[Tensor], Tensor]:
-        """What multiplies a vector, ``... x q x d``, by (S H S + λI)⁻¹, in float64 and by algebra of ``n x n``.
+        """Returns a function that multiplies vectors, ``... x q x d``, by (S H S + λI)⁻¹, with ``n x n`` algebra.
 
-        With E = (Σ_τ c_τ α_τ) S diag(1/ℓ²) S + λI, Y = Z S and W = diag(e ∘ α) it is Woodbury's
-        E⁻¹ − E⁻¹Yᵀ (I + W Y E⁻¹ Yᵀ)⁻¹ W Y E⁻¹, where neither E nor W need be positive. Where E or the system of n
-        equations is singular, the product is not finite.
+        With E = (Σ_τ c_τ α_τ) S diag(1/ℓ²) S + λI, Y = Z S and W = diag(e ∘ α) it is Woodbury's E⁻¹ − E⁻¹Yᵀ (I + W Y
+        E⁻¹ Yᵀ)⁻¹ W Y E⁻¹, where neither E nor W need be positive. Where E or the system of n equations is singular, the
+        product is not finite.
 
         Args:
             slope: The diagonal of S, ``... x 1 x d``.
@@ -167,7 +167,7 @@ class AutomaticHessian:
     """The Jacobian of a gradient at the points x by automatic differentiation, each point's its own.
 
     Args:
-        gradient: What gives the gradient, ``... x q x d``, at points of that shape.
+        gradient: A function that returns the gradient, ``... x q x d``, at points of that shape.
         x: The points, ``... x q x d``.
         further: Whether the numbers are to carry derivatives, in the points or in what the gradient is made of.
     """

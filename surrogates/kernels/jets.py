@@ -1,8 +1,8 @@
 """The value, gradient and Hessian of a Gaussian process along a few directions, as one vector: its jet.
 
 The jet of f at x along u₁, …, u_p is (f, uᵢᵀ∇f, uᵢᵀ∇²f uⱼ for i ≤ j row by row), N = 1 + p + p(p+1)/2 numbers. It is
-linear in f, so that its covariances are derivatives of k. Jets of sums add. That of a product of independent processes
-is bilinear in theirs, and so are the covariances of a product kernel in those of its factors.
+linear in f, so that its covariances are derivatives of k. Jets of sums add. The jet of a product of independent
+processes is bilinear in their jets, and the covariances of a product kernel are bilinear in those of its factors.
 
 For a stationary kernel o h(r²) no derivative of h beyond h'' is needed: at r = 0, with G = Uᵀ diag(1/ℓ²) U,
 

@@ -37,9 +37,9 @@ _LARGER = 4
 
 
 class Pass:
-    """What one pass over the data gives at the points x, ``... x q x d``; it iterates over the four.
+    """The result of one pass over the data at the points x, ``... x q x d``; iterating yields the four tensors.
 
-    The distances and scales of one point may be given as arrays, of which tensors are made when they are asked for.
+    The distances and scales of one point may be NumPy arrays, which are converted to tensors on access.
 
     Args:
         mean: J(x)ᵀ α, ``... x q x d``.

@@ -32,7 +32,7 @@ class Arrays(NamedTuple):
     Attributes:
         loop: The loop over the data.
         given: The loop where the squared distances are known, of an isotropic kernel.
-        arguments: What it takes before the point and what it writes to.
+        arguments: The arguments of the loop before the point and the output arrays.
         n: The number of data.
         dtype: The type of the mean.
     """
@@ -45,9 +45,9 @@ class Arrays(NamedTuple):
 
 
 def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
-    """What ``one_point`` takes of the data X, ``n x d``, and α, ``n``; they share their storage with it.
+    """The data X, ``n x d``, and α, ``n``, as ``one_point`` takes them, without a copy.
 
-    It is None for a profile that is registered, not built in: h' is compiled for those only.
+    It is None for a registered profile: h' is compiled for the built-in ones only.
     """
     profile = _PROFILES.get(kernel.profile.name)
     if profile is None:
@@ -64,7 +64,7 @@ def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
 
 
 def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) -> tuple[Any, ...]:
-    """What makes a ``one_pass.Pass`` for one point x, ``1 x d``; ``distances`` as ``one_pass``'s."""
+    """The arguments of ``one_pass.Pass`` for one point x, ``1 x d``; ``distances`` as in ``one_pass``."""
     # Small arrays of NumPy, and tensors that share their storage, are made in half the time of small tensors.
     mean = np.empty(x.shape, arrays.dtype)
     n_vectors = np.empty((3, 1, arrays.n))

@@ -46,10 +46,10 @@ class RadialFunctions:
     Attributes:
         h: h(r²), h(0) being the prior variance of a value.
         h1: dh/d(r²).
-        h2: d²h/d(r²)², which multiplies (x − x')(x − x')ᵀ: where it grows at 0, slower than 1/r², it is to be given
-            as 0 at 0, and second derivatives have no variance. Elsewhere h''(0) > 0, which that variance is made of.
+        h2: d²h/d(r²)², which multiplies (x − x')(x − x')ᵀ: where it grows at 0, slower than 1/r², it is to be given as
+            0 at 0, and second derivatives have no variance. Elsewhere h''(0) > 0, which that variance is made of.
         lengthscale: ℓ, ``batch x 1 x d`` or ``batch x 1 x 1``.
-        title: What messages call the kernel.
+        title: The kernel's name in messages.
     """
 
     h: Callable[[Tensor], Tensor]
@@ -95,7 +95,7 @@ class KernelFunctions:
         values: (x, x') to k(x, x'), ``... x q x n``.
         blocks: (x, x', mixed) to ``Blocks``, ``mixed`` saying whether ∂²k/∂x∂x' is asked for. A derivative that does
             not exist is NaN.
-        title: What messages call the kernel.
+        title: The kernel's name in messages.
     """
 
     values: Callable[[Tensor, Tensor], Tensor]
@@ -147,7 +147,7 @@ def register_kernel(kind: type[Kernel], read: Reader) -> None:
 
 
 def read_registered(kernel: Kernel, detach: bool) -> RadialFunctions | KernelFunctions | None:
-    """What is registered for the kernel's exact type, with its present numbers, else None."""
+    """The functions registered for the kernel's exact type, with its present hyper-parameters, or None."""
     read = _READERS.get(type(kernel))
     return None if read is None else read(kernel, partial(copied, detach=detach))
 

@@ -52,7 +52,7 @@ class RadialProfile:
 
     @property
     def title(self) -> str:
-        """What messages call the kernel."""
+        """The kernel's name in messages."""
         return _TITLES[self.name]
 
     @property

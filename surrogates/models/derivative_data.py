@@ -61,7 +61,7 @@ def check_derivatives(name: str, given: Tensor, noise: Tensor | None, Y: Tensor,
         check_floating(label, tensor)
         if tensor.shape != shape:
             raise ValueError(
-                f"{label} must have shape {shape} for X of shape {tuple(X.shape)} and {m} outcomes, got "
+                f"{label} must be of shape {shape} for X of shape {tuple(X.shape)} and {m} outcomes, got "
                 f"{tuple(tensor.shape)}."
             )
         check_same_kind(label, tensor, "X", X)

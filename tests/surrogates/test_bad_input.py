@@ -219,7 +219,7 @@ def test_new_observations_of_a_model_with_given_noise():
         gp.add_observations(XQ, outcomes(XQ))
     with pytest.raises(ValueError, match="Yvar must be non-negative"):
         gp.add_observations(XQ, outcomes(XQ), -YVAR[:2])
-    with pytest.raises(ValueError, match=r"need noise= \(here in transformed units"):
+    with pytest.raises(ValueError, match=r"need noise= in transformed units"):
         gp.condition_on_observations(XQ, outcomes(XQ))
     with pytest.raises(ValueError, match=r"Y must be of shape batch x 2 x 1 for X of shape \(2, 3\), got \(1, 1\)"):
         gp.condition_on_observations(XQ, outcomes(XQ)[:1], noise=YVAR[:2])

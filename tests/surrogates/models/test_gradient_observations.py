@@ -656,7 +656,7 @@ def test_what_conditioning_refuses():
 def test_what_new_training_data_are_refused():
     gp, fixed = model()[0], model(fixed=True)[0]
     for inputs, targets in ((X5[:4], None), (X5[:4], gp.train_targets), (None, gp.train_targets[1:])):
-        with pytest.raises(ValueError, match=r"targets must hold all .* entries, NaN where"):
+        with pytest.raises(ValueError, match=r"targets must hold all .* entries, NaN if"):
             gp.set_train_data(inputs, targets, strict=False)
     with pytest.raises(RuntimeError, match="Cannot modify shape of targets"):
         gp.set_train_data(targets=torch.zeros(20, dtype=torch.float64))

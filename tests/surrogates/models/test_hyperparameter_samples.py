@@ -440,7 +440,7 @@ REFUSED = {
         lambda: with_priors(input_transform=Warp(D, indices=[0], bounds=torch.tensor([[-1.0] * D, [1.0] * D]))),
         "no parameter of mean, kernel or likelihood",
     ),
-    "several outcomes": (lambda: DerivedGP(points(8), points(8)[:, :2]), "this has 2 outcomes"),
+    "several outcomes": (lambda: DerivedGP(points(8), points(8)[:, :2]), "it has 2 outcomes"),
     "outside of the prior's support": (
         lambda: with_priors(
             covar_module=RBFKernel(
