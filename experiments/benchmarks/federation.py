@@ -333,7 +333,7 @@ def _line(row: Row, client: float) -> str:
 
 
 def targets(rows: Sequence[Row], share: float, entries: int) -> list[Target]:
-    """Returns the targets: time linear in the sampled clients for any N, memory, and bookkeeping."""
+    """Returns the targets for the ledger's share of a round, the server's time per sampled client, and its memory."""
     made = [Target(f"the ledger's share of a round after {entries:,} entries", share, MOST_BOOKKEEPING)]
     for case in dict.fromkeys(row.case for row in rows):
         of = {(row.clients, row.sampled): row for row in rows if row.case == case}

@@ -235,7 +235,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if wrong := [row for row in self.rows if len(row) != len(self.columns)]:
-            raise ValueError(f"a table of {len(self.columns)} columns has a row of {len(wrong[0])}: {wrong[0]}")
+            raise ValueError(f"a table of {len(self.columns)} columns has a row of {len(wrong[0])} cells: {wrong[0]}")
 
 
 def with_sd(values: Sequence[float] | np.ndarray, mean: str = ".4g", sd: str = ".2g") -> str:

@@ -17,11 +17,11 @@ import torch
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens ``<path>.partial`` for writing and renames it to ``path`` at the end of the block.
 
-    File and name are flushed to the device. If the block fails, an existing file is unchanged and the new one is
-    removed.
+    The file and its directory entry are flushed to the disk. If the block fails, an existing file is unchanged and the
+    partial one is removed.
 
     Raises:
-        OSError: if the file cannot be written; the error has its path.
+        OSError: if the file cannot be written; the error contains its path.
     """
     target = Path(path)
     partial = target.with_name(target.name + ".partial")
@@ -40,7 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(path: Path) -> None:
-    """Flushes a file's folder to the device; otherwise a power cut may bring an older file back.
+    """Flushes a file's folder to the disk; otherwise a power cut may bring an older file back.
 
     Systems that cannot open or synchronise folders are ignored.
     """

@@ -194,7 +194,7 @@ class Optimizer(MethodTools):
         self._stop_reason = self._stop_reason or StopReason(reason)
 
     def reconsider(self) -> None:
-        """Clears the stop reason, then applies the present ``target``, ``max_failures`` and ``stagnation``."""
+        """Clears the stop reason, then applies the current ``target``, ``max_failures`` and ``stagnation``."""
         self._stop_reason = None
         if self.queries:
             self._stop_if_due()

@@ -151,12 +151,12 @@ class GroupDiagonal:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the numbers."""
+        """The dtype of the diagonal."""
         return self.values.dtype
 
     @property
     def device(self) -> torch.device:
-        """The device of the numbers."""
+        """The device of the diagonal."""
         return self.values.device
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ class GroupDiagonal:
         return GroupDiagonal(self.groups, self.values, self.start + low, self.start + max(low, high))
 
     def tensor(self) -> Tensor:
-        """The numbers, shape ``stop - start``."""
+        """The slice as a dense vector, shape ``stop - start``."""
         return self.groups.expand(self.values, self.start, self.start + len(self))
 
     def same_as(self, other: GroupDiagonal) -> bool:

@@ -28,7 +28,7 @@ class GradientEstimate:
     Attributes:
         gradient: Shape ``d``.
         queries: Number of function values, including failed ones and the one at x.
-        differences: Number of differences used; n values make n − 1 of them.
+        differences: Number of differences used; n − 1 if the estimate combines n values.
     """
 
     gradient: Tensor

@@ -77,7 +77,7 @@ class SearchGradient(GradientEstimator):
         return self.directions + int(self.query_center)
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """x, with ``query_center``, then the x + λuᵢ, pairs side by side; see `GradientEstimator.batch`."""
+        """x if ``query_center``, then the points x + λuᵢ, antithetic pairs adjacent; see `GradientEstimator.batch`."""
         own, n = int(self.query_center), self.directions
         scales = torch.full((own + n,), self.smoothing_radius, dtype=torch.float64)
         scales[:own] = 0.0

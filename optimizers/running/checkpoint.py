@@ -177,7 +177,7 @@ class Checkpoint:
         if state is None and not events:
             if self.path.exists():
                 raise ValueError(
-                    f"{self.path} is damaged, and {self._journal_path} has no complete line: the run is lost"
+                    f"{self.path} is damaged, and {self._journal_path} has no complete line: the run cannot be resumed"
                 )
             self._journal.write("run", FORMAT, self._identity, self._optimizer.queries)
             if self._optimizer.queries:

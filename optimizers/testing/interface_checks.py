@@ -37,7 +37,7 @@ def check_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_too_small_budget(factory: Factory, promises: Promises) -> None:
-    """A budget smaller than the first batch raises an error that has the number of queries needed."""
+    """A budget smaller than the first batch raises an error that states how many queries are needed."""
     del promises
     least = first_batch(factory)
     for budget in {1, least - 1} - {0, least}:

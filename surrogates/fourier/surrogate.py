@@ -349,7 +349,7 @@ class FourierGradientPosterior:
 
     @cached_property
     def prior_trace(self) -> Tensor:
-        """The trace before any observation, ``batch x q``."""
+        """The trace of the prior covariance, before any observation, ``batch x q``."""
         return self._features.prior_gradient_variance(self._X).sum(-1)
 
     @cached_property

@@ -1,8 +1,8 @@
 """Pinned Gaussian processes of several functions at the same points, which share hyper-parameters and one factor.
 
-``surrogates.pinned.prior`` has the kernel, and ``surrogates.pinned.engine`` the process of one function. Here each
-function has its own scale σ². The computations are in NumPy, because a subproblem evaluates means and gradients many
-times on small arrays.
+The kernel is defined in ``surrogates.pinned.prior``, and the process of one function in ``surrogates.pinned.engine``.
+Here each function has its own scale σ². The computations are in NumPy, because a subproblem evaluates means and
+gradients many times on small arrays.
 """
 
 from __future__ import annotations

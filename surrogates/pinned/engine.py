@@ -1,6 +1,7 @@
-"""The posterior of a pinned Gaussian process given values at a few points: the fast engine, float64 on the CPU.
+"""The posterior of one function's pinned Gaussian process given its values at a few points, float64 on the CPU.
 
-``surrogates.pinned.prior`` has the kernel and the noise.
+The kernel and the noise are defined in ``surrogates.pinned.prior``. For one data set of few
+points this is faster than a GPyTorch model with the kernel of ``surrogates.pinned.kernel``.
 """
 
 from __future__ import annotations

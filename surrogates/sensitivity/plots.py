@@ -251,7 +251,7 @@ def _one_dimensional(name: str, values: Tensor) -> np.ndarray:
 def _names(d: int, names: Sequence[str] | None = None) -> list[str]:
     found = [f"x{str(k + 1).translate(_SUBSCRIPTS)}" for k in range(d)] if names is None else list(names)
     if len(found) != d:
-        raise ValueError(f"names must be {d}, one for every input, got {len(found)}.")
+        raise ValueError(f"names must have {d} entries, one for every input, got {len(found)}.")
     return found
 
 

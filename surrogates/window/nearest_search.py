@@ -181,9 +181,10 @@ with contextlib.suppress(ImportError):
 
 
 def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None) -> Tensor:
-    """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, float64, from the differences.
+    """The squared distances Σⱼ wⱼ (Xᵢⱼ − xⱼ)² from x to the rows i in ``index``, float64, shape ``len(index)``.
 
-    It is bitwise symmetric in its two points, 0 for equal points, and independent of the other rows requested.
+    The differences are computed, not expanded. Equal points have distance 0. Swapping a row and x does not change a
+    bit of their distance, nor do the other rows in ``index``.
 
     Args:
         X: The rows, ``n x d``, contiguous.
@@ -235,17 +236,17 @@ class NearestSearch:
     def nearest_beside(
         self, X: Tensor, x: Tensor, k: int, precision: Tensor | None, held: np.ndarray, copies: Tensor
     ) -> tuple[np.ndarray, Tensor]:
-        """The indices of the k rows nearest to x, int64, ascending, and squared distances of x to held rows.
+        """The indices of the k rows nearest to x, int64, ascending, and the squared distances from x to the rows held.
 
-        Ties go to the lower index. Distances are as in ``row_squared_distances``, for rows of which the caller holds
-        contiguous copies, which are read faster.
+        Ties go to the lower index. The distances equal those that ``row_squared_distances`` returns; the caller's
+        contiguous copies of the rows are faster to read than X.
 
         Args:
             X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
             x: The point, ``d``.
             k: The number of rows wanted, 1 <= k <= n.
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
-            held: The indices of the rows that the caller holds.
+            held: The indices of the rows that the caller has copied.
             copies: Contiguous copies of these rows.
 
         Raises:

@@ -186,13 +186,13 @@ class Trajectory:
     def nearest_beside(
         self, held: tuple[np.ndarray, Tensor], x: Tensor, k: int, precision: Tensor | float | None = None
     ) -> tuple[np.ndarray, Tensor]:
-        """The rows of ``nearest`` ascending, and the squared distances of x to rows that the caller has copies of.
+        """The indices that ``nearest`` returns, ascending, and the squared distances from x to the rows ``held``.
 
         Args:
-            held: Row indices, and a contiguous copy of these rows.
-            x: The point, ``d``.
-            k: The number of queries wanted.
-            precision: 1/ℓⱼ² of an ARD kernel; errors as ``nearest``.
+            held: Row indices, and the caller's contiguous copy of these rows, which is faster to read.
+            x: As for ``nearest``, with the same errors.
+            k: As for ``nearest``.
+            precision: As for ``nearest``.
         """
         return self._search.nearest_beside(self.X, *self._checked(x, k, precision), *held)
 

@@ -114,7 +114,7 @@ QUICK: dict[str, Any] = {
 
 
 def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
-    """Returns the problem of the seed's network and the clients' points."""
+    """Returns the problem of one seed: its trained network, and a sample of points for each client."""
     points = load_points(settings.data)
     source = "covertype" if settings.data else "synthetic"
     trained = trained_network(points, settings.training, seed, source, settings.cache)

@@ -216,7 +216,7 @@ def federation_of(settings: Settings, problem: Problem, method: str, rate: float
 
 @torch.no_grad()
 def train(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> tuple[Rows, Federation]:
-    """Records the score of one run every ``every`` rounds, from round 0; also returns the federation at its end."""
+    """Runs one federation; returns its score in round 0 and every ``every`` rounds, and the federation itself."""
     federation = federation_of(settings, problem, method, rate, seed)
     last = settings.first_order_rounds if method in FIRST_ORDER else settings.rounds
     rows: Rows = []

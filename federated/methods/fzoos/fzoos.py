@@ -359,36 +359,39 @@ class FZooS(FZooSOptions):
     where ∇μᵢ is the mean gradient of a Gaussian process conditioned on the client's own queries nearest to x (eq. 8
     uses all of them), and μ̂ᵢ = φᵀwᵢ is the Fourier surrogate of the client's queries up to its previous round (eq. 3).
     The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw with w = Σ pᵢ wᵢ (eq. 4), a sum over the latest wᵢ of all clients that
-    have sent one (N·M stored numbers); a round costs only what its clients sent. Both sides construct the features φ
-    from a few numbers. A client that has not sent a wᵢ, as in round 1, takes no correction.
+    have sent one. The server stores these wᵢ, N·M numbers, and updates the sum for those it received in the round
+    without reading all of them. Clients and server each construct the features φ from a few numbers. A client that has
+    not sent a wᵢ, as in round 1, takes no correction.
 
     **Queries.** Each step queries f at its starting point, and active queries are added: T (1 + 5) queries per client
     and round with ``active="step"`` (Appx. G), T + 5 with ``"round"`` (Alg. 2, line 7), and T with None. The first
-    batch has at least 5 active queries. (Alg. 2 prints no query of a step; by Sec. 3.1's count of D_{r,t−1}, its steps
-    query their end point.)
+    batch has at least 5 active queries. (Alg. 2 has no line for a step's query; the size of D_{r,t−1} in Sec. 3.1
+    implies a query at the step's end point.)
 
     **γ.** By default the server computes one γ_r for all clients at x_r, used in round r + 1 (``gamma.Adaptive``).
     ``gamma="inverse"`` is the paper's 1/t, which damps corrections even if they are accurate, and γ = 1 applies them in
     full even if the features are inaccurate; ``beyond-gamma`` and ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS
     is FedZO with a better estimate.
 
-    **Communication** per client and round, each way: x and w together, d + M, if queries are made per step and γ is
-    known in advance. Otherwise x goes up and x_r down; after the active queries wᵢ goes up, and w comes with the next
-    round: also d + M. The adaptive γ needs one number more: w comes first, the client answers, and γ comes with the
-    next round. An absent client later receives what it lacks. With partial participation γ_r is computed among the
-    round's clients, whose mean wᵢ is also sent.
+    **Communication** is d + M numbers per client and round each way. If active queries are made per step and γ is known
+    in advance, the client sends xᵢ and wᵢ together, and receives x_r and w together. Otherwise it sends xᵢ, receives
+    x_r, sends wᵢ after its active queries, and receives w with the next round. The adaptive γ adds one number each way:
+    the client receives w, sends its measurement, and receives γ with the next round. An absent client later receives
+    what it lacks. With partial participation γ_r is computed from the round's clients only, which also receive the mean
+    of their wᵢ.
 
     **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) if all bounds are finite
-    and there is no prox; ℓ = 1 and ±0.01 are in these units. Both kernels are squared exponential (Appx. D; the
-    authors' code uses Matérn 5/2 locally). Values are standardised, with means from generalised least squares. The
-    rule's moments are reset in every round, as in their code. A round that does not lower F is kept, as in Alg. 2;
-    their code rejects it, as ``accept="monotone"`` does, but does not count the queries. If a round ends before its wᵢ
-    arrive, the previous w is kept, and also x_r unless ``accept="monotone"``.
+    and there is no prox; the lengthscale 1 and the active queries' box of ±0.01 are in these units. Both kernels are
+    squared exponential (Appx. D; the authors' code uses Matérn 5/2 locally). Values are standardised, with means from
+    generalised least squares. The rule's moments are reset in every round, as in their code. A round that does not
+    lower F is kept, as in Alg. 2; their code rejects it, as ``accept="monotone"`` does, but does not count the queries.
+    If a round ends before its wᵢ arrive, the previous w is kept, and also x_r unless ``accept="monotone"``.
 
-    **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate="constant"`` x stays on a
-    plateau given by the steps' length. If x_r reverses direction, the rate and the radius of active queries are halved.
-    Both surrogates use the window's queries (from the first halving on, 3d/2 or more, at most 500), and their nugget
-    decreases with its squared distances. With noisy values the radius is fixed and the nugget maximizes the likelihood.
+    **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate="constant"`` F stops
+    decreasing at a level set by the step length. If x_r reverses direction, the rate is halved; from a third of its
+    initial value on, the radius of active queries decreases with it. By default both surrogates use the ``window``
+    queries nearest to x, at least min(3d/2, 500) after the first halving. Their nugget decreases with the squared
+    distances of these queries. With noisy values the radius is fixed and the nugget maximizes the likelihood.
 
     Args: see ``FZooSOptions``.
     """

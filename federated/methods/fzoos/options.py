@@ -188,7 +188,10 @@ class FZooSOptions(Algorithm):
         return "surrogate" if "surrogate" in self.phases else "local"
 
     def address(self, round_number: int) -> int:
-        """Returns the address of a round's first candidates; a round has T + 1, the last one around x_r."""
+        """Returns the address of the random candidates of a round's first step.
+
+        A round has T + 1 addresses: one for each step, and one for the candidates around x_r.
+        """
         return round_number * (self.local_steps + 1)
 
     def search(self, x: Tensor) -> Tensor:

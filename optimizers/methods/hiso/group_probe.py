@@ -90,7 +90,8 @@ class LearnedGroups(Learned):
     Attributes:
         curvature: moving average of |âᵦ| of each group, float64, shape ``G``; 0 before the first probe.
         probes: the number of probes of each group, uint8, at most 255.
-        gain: the running mean of g², its weight 1 − (1 − 1/300)ᵗ, and t; float64, shape ``3``.
+        gain: three numbers, float64: the bias-corrected moving average of g² over t steps, the sum 1 − (1 − 1/300)ᵗ of
+            its weights, and t.
     """
 
     curvature: Tensor = field(kw_only=True)
@@ -194,8 +195,8 @@ class GroupProbe(Curvature):
         count, device = len(self.groups), x.device
         if self.groups.single and max_queries < (least := 3 * self._value("initial_probes") * count + 2):
             raise ValueError(
-                f"curvature='group_probe' needs at least {least} queries for the first probes of single coordinates "
-                f"and a step, got max_queries={max_queries}; larger groups need fewer"
+                f"curvature='group_probe' needs at least {least} queries to probe each coordinate first and make "
+                f"one step, got max_queries={max_queries}; use larger groups, which need fewer"
             )
         return LearnedGroups(
             curvature=torch.zeros(count, dtype=torch.float64, device=device),

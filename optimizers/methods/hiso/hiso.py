@@ -192,8 +192,8 @@ class HiSo(Optimizer):
         """Moves x, H and m by the scalars of the present step (Alg. 2a, lines 4 to 6, and Alg. 2, lines 9 and 16).
 
         Args:
-            scalars: c_p of each perturbation, NaN if there is none; or a probe's g and c.
-            factor: a factor of the rate.
+            scalars: c_p for each perturbation, NaN if it has no difference; in a probe round g and c.
+            factor: multiplies the learning rate.
         """
         s, at = self.state, self.iterations
         x, m = self._x, s.momentum
