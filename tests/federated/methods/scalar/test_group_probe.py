@@ -170,8 +170,8 @@ def test_it_preconditions_over_clients():
     [
         ({"curvature": GroupProbe(groups=[range(4)])}, ValueError, "do not cover"),
         ({"hessian_weight": 0.1}, TypeError, "did you mean 'curvature=Displacement"),
-        ({"momentum": 0.5}, ValueError, "momentum needs curvature"),
-        ({"projection": True}, ValueError, "projection needs curvature"),
+        ({"momentum": 0.5}, ValueError, "does not support momentum"),
+        ({"projection": True}, ValueError, "does not support projection"),
         ({"scheme": "forward"}, ValueError, "scheme='central'"),
         ({"groups": 2}, TypeError, "did you mean 'curvature=GroupProbe"),
         ({"curvature": "group"}, ValueError, "did you mean 'group_probe'"),
