@@ -137,7 +137,7 @@ def test_rows_are_matched_in_the_dtype_they_come_in():
 
 
 def test_pairs_in_two_dimensions_are_not_taken_for_rows():
-    with pytest.raises(ValueError, match=r"lower bounds in the first row.*inside if they are pairs"):
+    with pytest.raises(ValueError, match=r"lower bounds in the first row.*transpose"):
         CandidateGenerator("rgf", torch.zeros(2).double(), bounds=[(-1.0, 1.0), (-1.0, 1.0)], max_queries=5)
     rows = torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
     assert CandidateGenerator("rgf", torch.zeros(2).double(), bounds=rows, max_queries=5).bounds is not None
