@@ -90,7 +90,7 @@ def test_nothing_is_lost_but_what_the_ledger_says(deployment):
     notes = [row["refused"] for row in ledger if "queries belong to lost reports" in row["refused"]]
     assert len(notes) == 2
     near_queries = near.ledger.total("queries", client=1)
-    lost = sum(int(text.split(" queries are of work")[0].split("; ")[-1]) for text in notes)
+    lost = sum(int(text.split(" queries belong to lost reports")[0].split("; ")[-1]) for text in notes)
     assert sum(int(row["queries"]) for row in ledger if row["client"] == "1") == near_queries + lost
     # The client that returned as new was caught up: by scalars of the log, or by the state.
     back = next(row for row in ledger if row["client"] == "1" and int(row["round"]) == gone[-1] + 1)

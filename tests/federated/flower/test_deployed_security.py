@@ -101,7 +101,7 @@ def test_nodes_join_by_certificate_and_key_alone(tmp_path):
         deployment.run("no-list", *trust, **RUN)
         process = deployment.processes["no-list"]
         wait_for(lambda: process.poll() is not None, "the run without a list to end")
-        assert 'say keys="FILE"' in deployment.log("no-list") and not (deployment.folder / "no-list").exists()
+        assert 'pass keys="FILE"' in deployment.log("no-list") and not (deployment.folder / "no-list").exists()
         deployment.run("first", *trust, **listed)
         _, history, _ = deployment.results("first")
         assert history[-1]["accepted"] == "(0, 1)"
