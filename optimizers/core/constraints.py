@@ -21,7 +21,7 @@ from torch import Tensor
 from optimizers.core.values import InvalidValueError, numeric
 
 STEP = 1.5e-8
-"""The step of forward differences of a cheap constraint, relative to the larger of 1 and the coordinate."""
+"""The step of forward differences of a cheap constraint, relative to the coordinate or, if larger, to its unit."""
 
 
 @dataclass(frozen=True)
@@ -224,9 +224,11 @@ class ConstraintSet:
         self.groups = tuple(groups)
         self.evaluated = [group for group in groups if not group.known]
         self.known = [group for group in groups if group.known]
-        self._known_sizes = [len(self._values(group, x0)) for group in self.known]
+        first = [self._values(group, x0) for group in self.known]
+        self._known_sizes = [len(values) for values in first]
         for group, size in zip(self.known, self._known_sizes, strict=True):
             _check_size(group, size)
+        self._first = np.concatenate([np.empty(0), *first])
         self._sides: dict[tuple[int, ...], Sides] = {}
 
     def _values(self, group: Group, x: np.ndarray) -> np.ndarray:
@@ -272,14 +274,31 @@ class ConstraintSet:
             len(X), -1
         )
 
-    def known_jacobian(self, x: np.ndarray, upper: np.ndarray) -> np.ndarray:
-        """The known constraints' derivatives at a point below the upper bounds, ``k x d``."""
+    def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
+        """The size of each constraint's numbers, shape ``m``: of its bounds, and of its value at x0 if it is known.
+
+        It is 1 where these are all 0.
+        """
+        values = np.concatenate([np.zeros(sum(sizes)), self._first])
+        sides = self.sides(sizes)
+        parts = [values, *(np.where(np.isfinite(side), side, 0.0) for side in (sides.lower, sides.upper))]
+        largest: np.ndarray = np.abs(parts).max(axis=0)
+        return np.where(largest > 0.0, largest, 1.0)
+
+    def known_jacobian(self, x: np.ndarray, unit: np.ndarray, upper: np.ndarray) -> np.ndarray:
+        """The known constraints' derivatives, ``k x d``.
+
+        Args:
+            x: the point, shape ``d``.
+            unit: the length of a change that matters in each coordinate, shape ``d``.
+            upper: the upper bounds, which the points of differences do not exceed, shape ``d``.
+        """
         parts = [np.empty((0, len(x)))]
         for group in self.known:
             if group.jac is not None:
                 parts.append(_dense(group.jac(x)))
             else:
-                step = STEP * np.maximum(1.0, np.abs(x))
+                step = STEP * np.maximum(unit, np.abs(x))
                 step = np.where(x + step > upper, -step, step)
                 parts.append(np.atleast_2d(approx_fprime(x, lambda p, g=group: self._values(g, p), step)))
         return np.concatenate(parts)

@@ -112,7 +112,7 @@ class Feasibility:
             result["success"] = False
             result["message"] += (
                 f" No query is feasible to feasibility_tol={tolerance:g}: x is the one of the least violation, "
-                f"{self.least:.2g} of a constraint's first value."
+                f"{self.least:.2g} of a constraint's first distance from its bound."
             )
         sides, columns = known.sides(self.sizes), known.order(self.sizes)
         away = np.minimum(*(np.abs(c.numpy() - side) for side in (sides.lower, sides.upper)))

@@ -1,4 +1,4 @@
-"""What results say where values are noisy: the query of least posterior mean, and in every other run the best query."""
+"""A result has the query of least posterior mean if values are noisy, and the best query in every other run."""
 
 import math
 

@@ -67,13 +67,14 @@ class FreeBox:
         )
 
     def user_geometry(self, point: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """A point in user units, not rounded, shape ``d``; the free variables, their units, and the upper bounds."""
+        """A point in user units, not rounded; the free variables; all units and upper bounds, shape ``d``."""
         z, domain, free = self.exact(point), self._domain, self._free.cpu().numpy()
+        unit = np.ones(len(z)) if domain is None or domain.unit is None else domain.unit.double().cpu().numpy().copy()
+        unit[free] *= self.scale.numpy()
         if domain is None:
-            return z.numpy(), free, self.scale.numpy(), np.full(len(z), np.inf)
+            return z.numpy(), free, unit, np.full(len(z), np.inf)
         x = domain.to_user(z.to(self._x.device).to(domain.lower.dtype)).double().cpu().numpy()
-        unit = np.ones(len(x)) if domain.unit is None else domain.unit.double().cpu().numpy()
-        return x, free, unit[free] * self.scale.numpy(), domain.upper.double().cpu().numpy()
+        return x, free, unit, domain.upper.double().cpu().numpy()
 
     def rounded(self, points: Tensor) -> Tensor:
         """The free variables of points as the run's dtype has them, inside the box, ``q x d_free``."""

@@ -28,7 +28,7 @@ from surrogates.pinned.engine import Conditioned, PinnedModel
 from surrogates.pinned.prior import PinnedPrior
 
 SLIGHT = 1e-12
-"""The relative violation of a constraint with ``keep_feasible`` that is a rounding error."""
+"""A violation of a constraint with ``keep_feasible`` up to this share of the constraint's numbers is rounding."""
 
 HALVINGS = 40
 """The halvings of a segment between a point that keeps such constraints and one that does not."""
@@ -204,37 +204,35 @@ class ConstraintModels:
         """Points moved toward a center that keeps the constraints with ``keep_feasible``, until they keep them too."""
         if not any(group.keep_feasible for group in self.known.known):
             return points
-        kept = self.known.kept(tuple(sizes))
-        sides, offset = self.known.sides(tuple(sizes)), sum(sizes)
 
-        def breaks(point: Tensor) -> bool:
-            c = np.concatenate([np.zeros(offset), self.known.known_values(self.user(point[None]))[0]])
-            allowed = SLIGHT * np.maximum(1.0, np.abs(c))
-            return not bool((sides.violations(c) <= allowed)[kept].all())
-
-        found = []
-        for given in points:
-            point = given
+        def moved(point: Tensor) -> Tensor:
+            if not self._breach(point, sizes):
+                return point
             low, high = 0.0, 1.0
-            if breaks(point):
-                for _ in range(HALVINGS):
-                    middle = 0.5 * (low + high)
-                    low, high = (low, middle) if breaks(center + middle * (point - center)) else (middle, high)
-                point = center + low * (point - center)
-            found.append(point)
-        return torch.stack(found)
+            for _ in range(HALVINGS):
+                middle = 0.5 * (low + high)
+                broken = self._breach(center + middle * (point - center), sizes)
+                low, high = (low, middle) if broken else (middle, high)
+            return center + low * (point - center)
+
+        return torch.stack([moved(point) for point in points])
 
     def check_start(self, center: Tensor) -> None:
         """Raises ``ValueError`` if the initial point breaks a known constraint with ``keep_feasible``."""
         sizes = self.known.sizes_given or (1,) * len(self.known.evaluated)
-        moved = self.pulled(center, center[None], sizes)
-        kept, c = self.known.kept(sizes), self.known.known_values(self.user(moved))[0]
-        worst = self.known.sides(sizes).violations(np.concatenate([np.zeros(sum(sizes)), c]))
-        if bool((worst > SLIGHT * np.maximum(1.0, np.abs(np.concatenate([np.zeros(sum(sizes)), c]))))[kept].any()):
+        if worst := self._breach(center, sizes):
             raise ValueError(
-                f"x0 violates a constraint with keep_feasible=True by {float(worst[kept].max()):g}: give an x0 that "
-                "satisfies it, or keep_feasible=False"
+                f"x0 violates a constraint with keep_feasible=True by {worst:g}: give an x0 that satisfies it, or "
+                "keep_feasible=False"
             )
+
+    def _breach(self, point: Tensor, sizes: Sequence[int]) -> float:
+        """The largest violation of a known constraint with ``keep_feasible``; 0 if all are rounding errors."""
+        of = tuple(sizes)
+        c = np.concatenate([np.zeros(sum(of)), self.known.known_values(self.user(point[None]))[0]])
+        violations = self.known.sides(of).violations(c)
+        slight = violations <= SLIGHT * np.maximum(self.known.magnitudes(of), np.abs(c))
+        return float(np.where(slight, 0.0, violations)[self.known.kept(of)].max(initial=0.0))
 
 
 class ConstrainedModel:
@@ -294,7 +292,7 @@ class ConstrainedModel:
         if not known.known:
             return np.empty((0, len(s)))
         x, free, unit, upper = self._models.box.user_geometry(self._center + torch.from_numpy(s))
-        slopes: np.ndarray = known.known_jacobian(x, upper)[:, free] * unit
+        slopes: np.ndarray = (known.known_jacobian(x, unit, upper) * unit)[:, free]
         return slopes
 
     def values(self, s: np.ndarray) -> Values:

@@ -71,12 +71,12 @@ class SurrogateTrustRegion(Optimizer):
     After the initial design, which is one batch, the method evaluates one point at a time, or several with ``workers``.
     It is the default of ``minimize``.
 
-    **A run.** A run begins with a design: x0 and two points along each variable. With more than 60 variables, or a
-    budget under six queries a variable, it is x0 and a point along each of eight random directions. Then each query is
-    a step to the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. Δ
-    grows if steps do as well as predicted, and falls otherwise. When the scale of the search falls below 5e-8 of the
-    first radius, a new run begins at a random point; with many variables it continues from the best query unless the
-    random point is better than x0. ``best_x`` is the best of all runs.
+    **A run.** A run begins with a design: x0 and two points along each variable. With more than 60 variables, a budget
+    under six queries a variable, or constraints, it is x0 and a point along each of at most eight random directions.
+    Then each query is a step to the least mean within a radius Δ of the center, or, if the model is poor, a
+    geometry-improving query. Δ grows if steps do as well as predicted, and falls otherwise. When the scale of the
+    search falls below 5e-8 of the first radius, a new run begins at a random point; with many variables it continues
+    from the best query unless the random point is better than x0. ``best_x`` is the best of all runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.

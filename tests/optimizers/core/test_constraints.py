@@ -23,6 +23,15 @@ def constraint_set(*given):
     return ConstraintSet(parse_constraints(list(given)), X0)
 
 
+@pytest.mark.parametrize("unit", [1e-7, 1.0, 1e5])
+def test_differences_of_a_cheap_constraint_are_as_exact_in_any_unit(unit):
+    cheap = CheapConstraint(NonlinearConstraint(lambda x: np.sin(x / unit).sum(), -1.0, 1.0))
+    known = ConstraintSet(parse_constraints(cheap), X0 * unit)
+    x = np.array([0.3, 1e-9])
+    slopes = known.known_jacobian(x * unit, np.full(2, unit), np.full(2, np.inf)) * unit
+    assert slopes == pytest.approx(np.cos(x)[None], rel=1e-6)
+
+
 def test_rows_are_at_most_0_where_the_constraints_hold():
     known = constraint_set(CIRCLE, LinearConstraint(csr_array([[1.0, 1.0]]), 1.0, 1.0))
     sides = known.sides((2,))
@@ -40,7 +49,7 @@ def test_known_constraints_have_values_and_derivatives():
     curved = {"type": "ineq", "fun": lambda x, a: a * x[0] * x[1] ** 2, "args": (3.0,)}
     known = constraint_set(LinearConstraint([[1.0, -2.0]], 0.0, 1.0), CheapConstraint(curved), CIRCLE)
     assert known.known_values(X0[None])[0] == pytest.approx([-3.5, 6.0])
-    jacobian = known.known_jacobian(X0, np.array([0.5, np.inf]))
+    jacobian = known.known_jacobian(X0, np.ones(2), np.array([0.5, np.inf]))
     assert jacobian == pytest.approx(np.array([[1.0, -2.0], [12.0, 6.0]]), rel=1e-6)
     assert known.order((2,)) == [2, 3, 0, 1]
 

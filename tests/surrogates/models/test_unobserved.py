@@ -33,7 +33,7 @@ def model(of, kept, fixed=False, given=False, X=X):
 
 
 def numbers(gp, at=XQ):
-    """What posteriors give, with q and the outcome first."""
+    """The results of posteriors, with q and the outcome first."""
     value, noisy = gp.posterior(at), gp.posterior(at, observation_noise=True)
     gradient, hessian, joint = gp.gradient_posterior(at), gp.hessian_posterior(at), gp.joint_posterior(at)
     found = [

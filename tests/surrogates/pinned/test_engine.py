@@ -37,7 +37,7 @@ def gram(U, V, shape):
 
 
 def covariance(U, shape):
-    """That of the values less the pin's: each has its own noise, and the pin's is in all of them."""
+    """The covariance of values minus the value at the pin: each has its own noise, and all share the pin's."""
     return gram(U, U, shape) + shape.noise * (np.eye(len(U)) + np.ones((len(U), len(U))))
 
 

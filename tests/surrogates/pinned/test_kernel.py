@@ -13,7 +13,7 @@ from surrogates.pinned.kernel import PinnedKernel
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 UNIT = 1e6
-"""What makes a likelihood's least noise nothing beside the values."""
+"""A factor on the values that makes the least noise of a likelihood negligible."""
 
 
 def points(n, d, seed=0):

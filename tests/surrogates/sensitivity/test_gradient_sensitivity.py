@@ -165,7 +165,7 @@ def test_without_a_closed_form_many_points_are_taken(kernel):
 
 
 def test_intervals_cover_functions_drawn_from_the_prior():
-    """Of functions drawn with the model's own prior, a 90% interval holds the truth 90 times of 100."""
+    """For functions drawn from the model's prior, a 90% interval holds the truth in 90 of 100 cases."""
     X, sample, runs, level = points(8), points(10, seed=9), 150, 0.9
     kernel = rbf_kernel(0.9)
     prior = DerivedGP(

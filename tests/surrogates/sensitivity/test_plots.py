@@ -1,4 +1,4 @@
-"""What plots draw is what was computed."""
+"""Plots draw the numbers that were computed."""
 
 import numpy as np
 import pytest

@@ -126,6 +126,19 @@ def test_constraints_that_are_kept_are_never_violated_where_f_is_evaluated(known
     assert (result.nfail > 0) == (known == "evaluated") and result.maxcv <= 1e-9
 
 
+def test_a_constraint_that_is_kept_may_have_any_unit():
+    """x₀ + x₁ ≤ 1 in units in which its numbers are 1e-14: a run queries no point behind it."""
+    queries = []
+
+    def fun(x):
+        queries.append(x.sum())
+        return rosenbrock(x)
+
+    limit = LinearConstraint([[1e-14, 1e-14]], -np.inf, 1e-14, keep_feasible=True)
+    result = minimize(fun, [0.0, 0.0], max_queries=70, bounds=BOX, constraints=limit)
+    assert max(queries) <= 1.0 + 1e-9 and result.fun == pytest.approx(0.14560702, rel=1e-4)
+
+
 def test_a_query_that_fails_in_part_teaches_the_models_the_rest():
     def both(x):
         outside = x @ x > 1.0

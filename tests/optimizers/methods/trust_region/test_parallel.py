@@ -57,7 +57,7 @@ def quadratic(x):
 
 
 def rounds(q, count):
-    """The best value after so many rounds of at most q queries each, all of which come at its end."""
+    """The best value after ``count`` rounds of at most q queries, whose values all arrive at the end of the round."""
     x0 = torch.full((6,), -2.0, dtype=torch.float64)
     opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 6, max_queries=200)
     for _ in range(count):
