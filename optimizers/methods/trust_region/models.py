@@ -123,7 +123,7 @@ class ModelBuilder:
         psi: Prox | None,
         constraints: ConstraintModels | None,
     ) -> None:
-        self.box, self._rules, self._noise, self._psi, self._given = box, rules, noise, psi, window is not None
+        self.box, self.rules, self._noise, self.psi, self._given = box, rules, noise, psi, window is not None
         self.constraints = constraints
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
@@ -136,7 +136,7 @@ class ModelBuilder:
         values = data.values[numbers]
         if self.constraints is not None and state.constraints is not None:
             return self.constraints.merits(state.constraints, values, numbers)
-        psi, points = self._psi, data.points[numbers]
+        psi, points = self.psi, data.points[numbers]
         return values if psi is None else values + psi.value(self.box.whole(points)).to(values)
 
     def best(self, state: TrustRegionState, first: int = 0) -> int:
@@ -155,7 +155,22 @@ class ModelBuilder:
         data, at = state.data, state.data.points[center]
         if len(data.failed) == 0:
             return None
-        return self._rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
+        return self.rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
+
+    def is_evaluated(self, state: TrustRegionState, point: Tensor) -> bool:
+        """Whether a point, rounded to the run's dtype, has failed before, or would give the same value again."""
+        rounded, data = self.box.rounded(point), state.data
+        asked = (data.failed,) if state.run.noisy else (data.failed, data.points)
+        if state.constraints is not None:
+            asked = (*asked, state.constraints.partial)
+        return any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
+
+    def kept(self, state: TrustRegionState, points: Tensor, center: Tensor | None = None) -> Tensor:
+        """Points moved toward the center until they keep the known constraints with ``keep_feasible``."""
+        if self.constraints is None or state.constraints is None:
+            return points
+        sizes = state.constraints.sizes or self.constraints.known.sizes_given or ()
+        return self.constraints.pulled(state.run.center if center is None else center, points, sizes)
 
     def forget(self, state: TrustRegionState) -> None:
         """Drops queries of a subspace far from the run's best one if there are too many, but never the best of all."""
@@ -179,7 +194,7 @@ class ModelBuilder:
             if not state.fit.spanning and not self._given:
                 size = max(size, min(len(data.values) // 2, NOISY_WINDOW))
         else:
-            order = order[distances[order] > (self._rules.model.close * run.radius.rho if state.fit.spanning else 0.0)]
+            order = order[distances[order] > (self.rules.model.close * run.radius.rho if state.fit.spanning else 0.0)]
         order = order[:size]
         spacing = float(distances[order[: 2 * self.box.d]].max()) if len(order) else 0.0
         return order[distances[order] <= max(FAR * run.radius.delta, SPACING * spacing)]
@@ -209,8 +224,8 @@ class ModelBuilder:
             constrained = self._constrained(self.constraints, state, region, numbers, center)
             return LocalModel(numbers, constrained.merits(state.constraints.values[numbers]), region, constrained)
         means, composite = region.unit * region.pinned.means(), None
-        if self._psi is not None:
-            composite = self._composite(region, data.points[center], self._psi)
+        if self.psi is not None:
+            composite = self._composite(region, data.points[center], self.psi)
             means = means + torch.tensor([composite.rise(s) for s in rows], dtype=torch.float64)
         return LocalModel(numbers, means, region, composite)
 
@@ -218,7 +233,7 @@ class ModelBuilder:
         self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool, normal: Tensor
     ) -> RegionModel:
         """The model of f; where it is due, after a fit of metric and hyper-parameters."""
-        fit, run, rule, values = state.fit, state.run, self._rules.model, state.data.values
+        fit, run, rule, values = state.fit, state.run, self.rules.model, state.data.values
         outside = None if len(fit.basis) == self.box.d else unit_outside(fit.basis, normal)
         # By a power of two division is exact.
         largest = max(float(values[numbers].abs().max()), abs(float(values[center])))
@@ -352,7 +367,7 @@ class ModelBuilder:
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
         z = coordinates(basis, end) @ map.mT
         params = state.fit.params or Hyperparameters()
-        given = Conditioned.on(self._rules.model.prior, coordinates(basis, near) @ map.mT, params)
+        given = Conditioned.on(self.rules.model.prior, coordinates(basis, near) @ map.mT, params)
         # Only slopes inside the wider subspace count, because candidates lie in it.
         unknown = (map.mT @ given.slope_covariance(z) @ map)[:-1, :-1]
         directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST] @ basis

@@ -200,6 +200,10 @@ class TrustRegionState:
         self.data = Data(data.points / factors, data.values, data.failed / factors)
         self.run.center = self.run.center / factors
 
+    def center_at(self, number: int) -> None:
+        """Moves the run's center to the query of a number."""
+        self.run.center, self.run.center_index = self.data.points[number], number
+
     def copied(self) -> TrustRegionState:
         """A state whose parts may be changed without changing this one."""
         parts = {name: replace(getattr(self, name)) for name in ("data", "run", "fit")}

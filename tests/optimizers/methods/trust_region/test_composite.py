@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize as scipy_minimize
 
 from optimizers import L1, ElasticNet, L2Ball, Simplex, SurrogateTrustRegion, run
-from optimizers.methods.trust_region.surrogate_trust_region import _ratio
+from optimizers.methods.trust_region.outcomes import _ratio
 
 
 def normal(*shape, seed=0):

@@ -6,6 +6,7 @@ import torch
 from scipy.optimize import brentq
 
 from optimizers import SurrogateTrustRegion, minimize, run
+from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.state import Radius, Step
 
 
@@ -362,10 +363,8 @@ def test_a_step_has_failed_at_the_finest_radius_by_the_radius_that_it_was_made_w
         opt.tell(batch := opt.ask(), [float(smooth(x)) for x in batch])
     opt.state.run.radius = Radius(delta, 1.0, 9.0)
     outcomes = []
-    planned = SurrogateTrustRegion._by_powell
-    monkeypatch.setattr(
-        SurrogateTrustRegion, "_by_powell", lambda *given: outcomes.append(given[3:]) or planned(*given)
-    )
+    planned = Planner._by_powell
+    monkeypatch.setattr(Planner, "_by_powell", lambda *given: outcomes.append(given[3:]) or planned(*given))
     opt.tell(batch := opt.ask(), [float(opt.state.data.values.max()) + 10.0])
     assert outcomes[0] == (True, delta == 1.0)
 
