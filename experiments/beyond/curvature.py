@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, CurvatureProblem, problem_of
@@ -234,25 +235,27 @@ def _curve_rows(rows: Rows, name: str, method: str) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws a panel for each problem: mean and standard error of the log value over seeds, against queries."""
-    columns = min(4, len(settings.problems))
-    lines = -(-len(settings.problems) // columns)
-    figure, axes = plotting.panels(lines, columns, height=1.8)
-    for panel in axes.flat[len(settings.problems) :]:
-        panel.remove()
-    for panel, name in zip(axes.flat, settings.problems, strict=False):
+    """Draws the mean and standard error of the log gap over seeds, a panel for each problem with a known minimum."""
+    names = [name for name in settings.problems if name not in (*NETWORKS, *FEDERATED)]
+    return _drawn(settings, rows, names, xlabel="queries", ylabel="log₁₀ of the gap", sharey=True)
+
+
+def plot_more(settings: Settings, rows: Rows) -> Figure | None:
+    """Draws the log loss of the networks."""
+    names = [name for name in settings.problems if name in (*NETWORKS, *FEDERATED)]
+    look: dict[str, Any] = {"xlabel": "queries of a client", "ylabel": "log₁₀ of the loss", "columns": 2}
+    return _drawn(settings, rows, names, top=0.6, sharey="row", **look) if names else None
+
+
+def _drawn(settings: Settings, rows: Rows, names: list[str], top: float | None = None, **look: Any) -> Figure:
+    def draw(panel: Axes, name: str) -> None:
         for method in methods_of(settings, name):
             plotting.draw(panel, method, curve(_curve_rows(rows, name, method), "queries"))
             panel.lines[-1].set_markevery(0.2)
-        panel.set_title(TITLES[name])
-        panel.set_xlabel("queries of a client" if name in FEDERATED else "queries")
-        network = name in NETWORKS or name in FEDERATED
-        panel.set_ylabel("log₁₀ of the loss" if network else "log₁₀ of the gap")
         panel.locator_params(axis="x", nbins=3)
-        if network:
-            panel.set_ylim(top=0.6)
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+        panel.set_ylim(top=top)
+
+    return plotting.grid({TITLES[name]: name for name in names}, draw, height=1.8, **look)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -336,6 +339,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
+    plot_more=plot_more,
     caption=f"{MEANS} The gap is (f − f*)/(f₀ − f*); the loss is the training loss.",
     claims=claims,
     table=table,

@@ -166,7 +166,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         xlabel="queries of all clients",
         ylabel="log₁₀ of the gap",
         columns=len(settings.heterogeneities),
-        sharey=True,
+        height=1.5,
     )
 
 

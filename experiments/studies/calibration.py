@@ -177,6 +177,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     theorem.set(title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share beyond the bound", ylim=(-2e-4, 1))
     title, label = "Theorem 2", "uncertainty / prior's"
     falling.set(title=title, xscale="log", xlabel="observations n", ylabel=label, ylim=(0, 1.05))
+    for name, width in (("trace", 1.6), ("spectral norm", 0.8)):
+        falling.plot([], [], color=plotting.BLACK, lw=width, label=name)
+    falling.legend(loc="lower left")
     fitted_bands.draw(fitted, settings.fitted, rows)
     plotting.shared_legend(figure, coverage)
     return figure

@@ -164,7 +164,10 @@ def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
     axes.plot(ends, ends, color=BLACK, lw=0.6, zorder=0)
     title = f"bands, hyperparameters fitted, n = {settings.observations}"
     axes.set(title=title, xlabel="nominal coverage", ylabel="coverage", xlim=ends, ylim=(0, 1.02))
-    axes.legend(loc="lower right")
+    for name, line in COORDINATES.items():
+        label = "weak coordinate" if name == "weak" else "other coordinates"
+        axes.plot([], [], color=BLACK, ls=line, lw=1.0, label=label)
+    axes.legend(loc="lower right", ncols=2)
 
 
 def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:

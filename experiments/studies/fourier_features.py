@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,6 +86,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         upper.plot(counts, slope, color=plotting.BLACK, lw=0.8, ls=":", label="slope of 1/√M")
         upper.set(xscale="log", yscale="log", title=f"d = {dim}, data {separation:g} ℓ apart")
         lower.axhline(0.5, color=plotting.BLACK, lw=0.8, ls="--")
+        place: Any = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": plotting.SMALL}
+        lower.annotate("half the error", (0.03, 0.5), **place)
         lower.set(xlabel="number of features M", ylim=(0, 1.5))
     axes[0, 0].set_ylabel("gradient error / ‖∇μ‖")
     axes[1, 0].set_ylabel("error / cosine features' error")

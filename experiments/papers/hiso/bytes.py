@@ -108,33 +108,23 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def _side_by_side() -> dict[str, float]:
-    """Returns horizontal offsets in decades that keep the marks of one d apart."""
-    lines = [[method for method in METHODS if (method in SCALAR_ONLY) == scalar] for scalar in (False, True)]
-    return {method: 0.088 * (i - (len(line) - 1) / 2) for line in lines for i, method in enumerate(line)}
-
-
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws the measured bytes of a round against d, and the rule at the sizes of the paper's models."""
     figure, axes = plotting.panels(1, 1, height=2.3, width=plotting.PAGE)
-    panel, shifts = axes[0, 0], _side_by_side()
-    flat = bytes_a_round("hiso", 1, settings.perturbations)
-    sizes = np.array([min(settings.dims), max(MODELS.values())], dtype=float)
-    for method in METHODS:  # the rule, behind the marks
-        heights = [bytes_a_round(method, int(d), settings.perturbations) for d in sizes]
-        panel.plot(sizes, heights, color=plotting.GREY, lw=0.8, zorder=1)
-    for method, apart in shifts.items():
-        look, named = plotting.METHODS[method], np.array([*MODELS.values()], dtype=float)
-        found = [by_seed(rows, quantity="bytes", method=method, d=d).mean() for d in settings.dims]
-        marks: Any = {"color": look.color, "marker": look.marker, "ls": ""}
-        panel.plot(np.array(settings.dims) * 10**apart, found, label=look.label, **marks)
-        computed = [bytes_a_round(method, int(d), settings.perturbations) for d in named]
-        panel.plot(named * 10**apart, computed, mfc="white", **marks)
+    panel = axes[0, 0]
+    sizes = np.array([*settings.dims, *MODELS.values()], dtype=float)
+    for scalar, look in ((False, plotting.METHODS["fedzo"]), (True, plotting.METHODS["hiso"])):
+        methods = [method for method in METHODS if (method in SCALAR_ONLY) == scalar]
+        names = ", ".join(plotting.METHODS[method].label for method in methods)
+        rule = [bytes_a_round(methods[0], int(d), settings.perturbations) for d in sizes]
+        found = [np.mean([by_seed(rows, quantity="bytes", method=m, d=d) for m in methods]) for d in settings.dims]
+        marks: Any = {"color": look.color, "marker": look.marker}
+        panel.plot(sizes, rule, mfc="white", ls="-", lw=0.8, **marks)
+        panel.plot(settings.dims, found, ls="", label=names, **marks)
     panel.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="bytes a round and client")
-    panel.set_ylim(flat / 10, None)
-    corner: Any = {"fontsize": plotting.SMALL, "ha": "center", "va": "center"}
-    panel.text(1e4, 1e7, "8d: all that send vectors", **corner)
-    panel.text(1e5, flat / 2.6, f"{flat}: HiSo, DeComFL", **corner)
+    panel.set_ylim(bytes_a_round("hiso", 1, settings.perturbations) / 10, None)
+    panel.plot([], [], color=plotting.BLACK, marker="o", ls="", label="measured")
+    panel.plot([], [], color=plotting.BLACK, marker="o", ls="", mfc="white", label="computed for the paper's models")
     plotting.shared_legend(figure, panel)
     return figure
 

@@ -65,7 +65,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     for epsilon, (color, line, label) in looks.items():
         values = [float(row["value"]) for row in where(first, epsilon=epsilon)]
         spectra.plot(range(1, len(values) + 1), values, color=color, ls=line, label=label)
-    spectra.set(yscale="log", xlabel="eigenvalue, in descending order", ylabel="value")
+    spectra.set(yscale="log", xlabel="index, in descending order", ylabel="eigenvalue")
     bars = [("Ld", 0.0), ("Lk", 0.0), *(("zeta", epsilon) for epsilon in settings.epsilons)]
     for i, (quantity, epsilon) in enumerate(bars):
         found = np.log10(by_seed(rows, quantity=quantity, epsilon=epsilon))
@@ -73,7 +73,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         levels.plot(i, 10 ** np.median(found), "_", ms=22, color=looks[epsilon][0])
     names = [QUANTITIES[q] + (f"\nε = {e:g}" if q == "zeta" else "") for q, e in bars]
     levels.set_xticks(range(len(bars)), names)
-    levels.set(yscale="log", xlabel="what a rate is proportional to", ylabel="value")
+    levels.set(yscale="log", xlabel="factor in the bound on the rate", ylabel="value of the factor")
     levels.set_xlim(-0.6, len(bars) - 0.4)
     plotting.shared_legend(figure, spectra)
     return figure

@@ -93,15 +93,15 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
                 np.arange(len(models)) + (i - len(settings.methods) / 2 + 0.5) * width,
             )
             bars = mean_curve(places, [at_printed_size(settings, rows, method, cell) for cell in cells])
-            kwargs: dict[str, Any] = {"color": look.color, "label": look.label, "ecolor": plotting.GREY}
-            panel.bar(places, bars.mean, 0.92 * width, yerr=bars.standard_error, **kwargs)
+            fill: dict[str, Any] = {"color": look.color, "ecolor": plotting.GREY}
+            panel.bar(places, bars.mean, 0.92 * width, yerr=bars.standard_error, alpha=0.35, **fill)
             small = [bytes_until_best(rows, method=method, **cell).mean() for cell in cells]
-            panel.hlines(small, places - 0.46 * width, places + 0.46 * width, color="white", lw=1.2)
-        labels = [f"{MODELS[model]}\ntuned: d = {tuned_dimension(rows, model):,}" for model in models]
+            panel.bar(places, small, 0.92 * width, label=look.label, **fill)
+        labels = [f"{MODELS[model]}\nmeasured at d = {tuned_dimension(rows, model):,}" for model in models]
         panel.set_xticks(range(len(models)), labels)
         panel.set(yscale="log", xlabel=f"model, {TASKS[task]}")
         panel.set_ylim(bottom=10.0)
-    axes[0, 0].set_ylabel("bytes of a client")
+    axes[0, 0].set_ylabel("bytes of a client\n(pale: extrapolated to the named d)")
     plotting.shared_legend(figure, axes[0, 0])
     return figure
 
@@ -225,8 +225,8 @@ EXPERIMENTS = (
             for scale, settings in (("paper", Settings()), ("reduced", REDUCED), ("quick", QUICK))
         },
         plot=plot_bytes,
-        caption="Bytes of a client until the best score. Bars use the model's nominal d and show ± one standard error "
-        "over seeds; white lines use the d of the tuned model.",
+        caption="Bytes of a client until the best score: full colour, measured at the d of the tuned model; pale, "
+        "extrapolated to the model's nominal d by the rule of ``hiso-bytes``, ± one standard error over seeds.",
         claims=claims_on_bytes,
         data=(*MODELS, "sst2"),
         **SHARED,

@@ -28,7 +28,9 @@ from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, w
 from surrogates import plotting
 from surrogates.plotting import Curve
 
-TRAJECTORIES = ("cloud", "descent")
+TRAJECTORIES = {"cloud": "around one point", "descent": "along a descent"}
+"""The positions of the trajectory's queries, in words."""
+
 FROM_TRAJECTORY = ("derived_gp", "least_squares")
 WITH_MORE = ("finite_differences", "orthonormal_differences")
 
@@ -106,7 +108,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
                 name = f"{plotting.METHODS[method].label}, {settings.trajectory} trajectory queries"
                 plotting.draw(panel, plotting.METHODS[method]._replace(marker=""), level, name)
             errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
-    titles = [f"{kind}, λ = {radius:g}" for kind, radius in cells]
+    titles = [f"{TRAJECTORIES[kind]}, λ = {radius:g}" for kind, radius in cells]
     label_panels(axes, titles=titles, xlabels="additional queries", ylabels=[*errors.METRICS.values()])
     plotting.shared_legend(figure, axes[0, 0])
     return figure

@@ -44,7 +44,7 @@ PAIRS = (
 COBBO_PAIRS = (("zord", "cobbo", False), ("zord_kept", "cobbo", True), ("zord_gated", "cobbo", True))
 """The pairs of methods that are compared in Figure 3 and in Figure 8, and whether the comparison is a control."""
 
-MAIN = ("zord", "zord_last", "zord_kept", "rgf", "prgf", "gld", "turbo1", "cobbo")
+MAIN = ("zord", "zord_kept", "rgf", "prgf", "gld", "turbo1", "gradient_descent", "cobbo")
 """The methods of the first figure; the second figure shows the others and ZoRD."""
 
 MARGIN = -0.3

@@ -85,9 +85,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     relative = descent.relative_to_first(where(rows, uncertainty=paper))
 
     def draw(panel: Axes, name: str) -> None:
-        for threshold, shade, marker in zip(thresholds, shades, MARKERS, strict=False):
-            found = curve(relative, "queries", problem=name, threshold=threshold)
-            plotting.draw(panel, MethodStyle(f"c = {threshold:g}", to_hex(shade), marker), found)
+        found = [curve(relative, "queries", problem=name, threshold=threshold) for threshold in thresholds]
+        for threshold, shade, marker, each in zip(thresholds, shades, MARKERS, found, strict=False):
+            plotting.draw(panel, MethodStyle(f"c = {threshold:g}", to_hex(shade), marker), each)
+        if all(np.array_equal(found[0].mean, each.mean) for each in found):
+            panel.text(0.5, 0.9, "the same for every c", transform=panel.transAxes, ha="center")
 
     cells = {f"{name.capitalize()}, d = {settings.dim}": name for name in dict(settings.problems)}
     options: dict[str, Any] = {"height": 2.0, "sharey": True}

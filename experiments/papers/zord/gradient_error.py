@@ -111,11 +111,10 @@ def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tens
 
 
 def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[str]) -> None:
-    """Draws mean and standard error of a metric against ``x``, one line per method; the error axis ends at 5."""
+    """Draws mean and standard error of a metric against ``x``, one line per method."""
     draw_methods(axes, rows, x, methods, metric=metric)
     if metric == "relative_error":
         axes.set_yscale("log")
-        axes.set_ylim(None, 5)
 
 
 def gain(metric: str, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

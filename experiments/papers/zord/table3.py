@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.curves import grid_of_methods
-from experiments.harness.experiment import MEANS, Experiment
+from experiments.harness.experiment import Experiment
 from experiments.harness.records import checkpoints
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
-from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, seeds_of
+from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, curve, seeds_of
 from surrogates import plotting
 
 PAPERS_BASELINES = ("es", "rgf", "prgf")
@@ -118,9 +118,16 @@ def last(settings: Settings, rows: Rows, environment: str, method: str) -> np.nd
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws the best reward against queries, a panel for each environment."""
-    cells = {TITLES[name]: {"environment": name} for name in settings.environments}
-    labels = {"xlabel": "queries", "ylabel": "best reward"}
-    return grid_of_methods(rows, "queries", settings.methods, cells, **labels, height=1.8)
+
+    def draw(axes: Axes, name: str) -> None:
+        for i, method in enumerate(settings.methods):
+            found, look = curve(rows, "queries", environment=name, method=method), plotting.METHODS[method]
+            plotting.draw(axes, method, found._replace(standard_error=np.zeros(len(found.x))))
+            end = settings.max_queries * (1.03 + 0.02 * i)
+            axes.errorbar(end, found.mean[-1], found.standard_error[-1], color=look.color, marker=look.marker)
+
+    cells = {TITLES[name]: name for name in settings.environments}
+    return plotting.grid(cells, draw, xlabel="queries", ylabel="best reward", height=1.8)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -179,7 +186,7 @@ EXPERIMENT = Experiment(
     plot=plot,
     caption=lambda settings: (
         f"All methods start at the best of a Latin hypercube of {settings.design:,} controllers, whose queries are not "
-        f"counted. {MEANS}"
+        "counted. Lines are means over seeds; bars on the right show ± one standard error at the end."
     ),
     claims=claims,
     table=table,
