@@ -135,7 +135,7 @@ def minimize(
         TypeError: for an unknown option; the message has the nearest name.
     """
     cls = method_class(method)
-    refuse_misspelt(minimize, keyword_names(minimize), option_names(cls), options, ELSEWHERE)
+    refuse_misspelt(minimize, keyword_names(minimize) | {"method"}, option_names(cls), options, ELSEWHERE)
     arrays = not isinstance(x0, Tensor) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())

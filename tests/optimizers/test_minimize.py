@@ -101,6 +101,7 @@ def test_the_methods_that_move_x0_itself_are_those_that_the_message_names():
             "minimize has no argument 'on_failre'; did you mean 'on_failure'",
         ),
         ({"calback": print}, TypeError, "did you mean 'callback'"),
+        ({"methode": "rgf"}, TypeError, "did you mean 'method'"),
         ({"tol": 1e-3}, TypeError, "no argument 'tol': target and stagnation"),
         ({"options": {"maxiter": 3}}, TypeError, "no argument 'options': pass the method's options as"),
         ({"in_place": True}, TypeError, "no argument 'in_place': it is an option of the methods 'hiso' and 'decomfl'"),
