@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -16,7 +17,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "prgf": ("optimizers.methods.prgf", "PRGF"),
     "es": ("optimizers.methods.evolution_strategies", "ES"),
     "gld": ("optimizers.methods.gld", "GLD"),
-    "least_squares": ("optimizers.methods.zord.least_squares_gradient", "LeastSquaresGradient"),
+    "least_squares_gradient": ("optimizers.methods.zord.least_squares_gradient", "LeastSquaresGradient"),
     "turbo": ("optimizers.methods.bayesian.turbo", "TuRBO"),
     "cobbo": ("optimizers.methods.bayesian.cobbo", "CobBO"),
     "gradient_descent": ("optimizers.methods.gradient_descent", "GradientDescent"),
@@ -30,14 +31,27 @@ METHODS: dict[str, tuple[str, str]] = {
 }
 """The module and the class of each method, by the method's name."""
 
+FORMER = {"least_squares": "least_squares_gradient"}
+"""Former names of methods, with which checkpoints and published records go on being read."""
+
 
 def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
     """Returns the class of the method with this name; an ``Optimizer`` subclass is returned unchanged.
+
+    A former name gives a ``DeprecationWarning``.
 
     Raises:
         ValueError: for an unknown name; the message has the nearest one.
         TypeError: for anything but a name or an ``Optimizer`` subclass.
     """
+    if isinstance(method, str) and method in FORMER:
+        warnings.warn(
+            f"the method {method!r}, descent along gradients fitted to values, is now called {FORMER[method]!r}; "
+            "optimizers.least_squares minimizes a sum of squared residuals",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        method = FORMER[method]
     return named_class("method", method, METHODS, Optimizer)
 
 

@@ -26,7 +26,7 @@ from optimizers.core.options import nearest_name, option_names, positive_integer
 from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
 from optimizers.minimize import minimize
-from optimizers.registry import METHODS, method_class
+from optimizers.registry import FORMER, METHODS, method_class
 from optimizers.running.finished import FinishedUnits
 from optimizers.running.pool import run_tasks
 
@@ -211,7 +211,7 @@ def _chosen(
                 f"{method!r} takes no constraints: compare 'trust_region' and {', '.join(TAKE_CONSTRAINTS)}"
             )
         if name is None:
-            if isinstance(method, str) and method not in METHODS:
+            if isinstance(method, str) and method not in METHODS | FORMER:
                 raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
             method_class(method)
         elif refused := sorted(set(options) - set(OUTSIDE_TAKES)):

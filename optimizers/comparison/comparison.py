@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = {
-    "ZoRD and its baselines": ("zord", "rgf", "prgf", "es", "gld", "least_squares", "turbo", "cobbo"),
+    "ZoRD and its baselines": ("zord", "rgf", "prgf", "es", "gld", "least_squares_gradient", "turbo", "cobbo"),
     "ZO-L-Katyusha and its baselines": ("zo_l_katyusha", "zo_svrg", "projected_zo", "nesterov_spokoiny"),
     "HiSo": ("hiso", "decomfl"),
 }

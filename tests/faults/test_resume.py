@@ -248,7 +248,8 @@ def test_a_call_that_is_refused_gives_the_checkpoint_up(argument, tmp_path):
     assert begin(tmp_path / "run.pt").nfev == 20
 
 
-LONGER = ["zord", "rgf", *(pytest.param(m, marks=pytest.mark.slow) for m in ("prgf", "turbo", "least_squares"))]
+SLOW = ("prgf", "turbo", "least_squares_gradient")
+LONGER = ["zord", "rgf", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)]
 """Methods whose batches do not become smaller towards the end of the budget."""
 
 

@@ -13,7 +13,7 @@ METHODS = {
         method_factory("trust_region"),
         Promises(convergence=1e-7, convergence_queries=60, seeded=False, budget=30),
     ),
-    "least_squares": (method_factory("least_squares"), Promises(convergence=1e-3)),
+    "least_squares_gradient": (method_factory("least_squares_gradient"), Promises(convergence=1e-3)),
     "gradient_descent": (
         method_factory("gradient_descent", jac=True),
         Promises(convergence=1e-12, seeded=False),

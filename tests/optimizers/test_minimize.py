@@ -114,7 +114,7 @@ def test_the_methods_that_move_x0_itself_are_those_that_the_message_names():
         ),
         ({"target": "low"}, TypeError, "target must be a number"),
         ({"method": "RGF"}, ValueError, "did you mean 'rgf'"),
-        ({"method": "LeastSquares"}, ValueError, "did you mean 'least_squares'"),
+        ({"method": "LeastSquares"}, ValueError, "did you mean 'least_squares_gradient'"),
     ],
 )
 def test_bad_arguments_name_what_was_meant(arguments, kind, says):

@@ -12,7 +12,7 @@ def test_methods_by_name():
     with pytest.raises(TypeError, match="name or an Optimizer subclass"):
         minimize(quadratic, start(), 3, max_queries=30)
     assert method_class("rgf") is RGF is method_class(RGF)
-    assert {"zord", "rgf", "prgf", "es", "gld", "least_squares", "turbo", "cobbo"} <= set(METHODS)
+    assert {"zord", "rgf", "prgf", "es", "gld", "least_squares_gradient", "turbo", "cobbo"} <= set(METHODS)
 
 
 def test_names_of_options():
@@ -36,3 +36,8 @@ def test_optional_numbers_and_choices():
     for wrong in ("centrl", None):
         with pytest.raises(ValueError, match=r"scheme must be one of the accepted names.*accepted: central, forward"):
             check_choice("scheme", wrong, ("forward", "central"))
+
+
+def test_a_former_name_still_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="now called 'least_squares_gradient'; optimizers.least_squares"):
+        assert method_class("least_squares") is method_class("least_squares_gradient")

@@ -343,7 +343,7 @@ CASES = {
     'from_best = self.start == "best" or state.failed > 0',
     'from_best = self.start == "last" or state.failed > 0',
     "the last iterate, not the best (ZoRD Alg. 2, line 3)",
-    of="optimizers/zord optimizers/least_squares",
+    of="optimizers/zord optimizers/least_squares_gradient",
 )
 @pytest.mark.parametrize("case", CASES)
 def test_zord_is_algorithm_2(case, agree):

@@ -217,7 +217,7 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "zord_history": ours("zord", lambda problem, start: {**as_printed(problem.dim), "history": (start.X, start.y)}),
     "zord_kept": ours("zord", lambda problem, start: {}),
     "zord_gated": ours("zord_probability_gate", lambda problem, start: {"active": "gated"}),
-    "least_squares_gradient": ours("least_squares", lambda problem, start: {}),
+    "least_squares_gradient": ours("least_squares_gradient", lambda problem, start: {}),
     "rgf": ours("rgf", lambda problem, start: SETTINGS["rgf"]),
     "prgf": ours("prgf", lambda problem, start: SETTINGS["prgf"]),
     "gld": ours("gld", lambda problem, start: SETTINGS["gld"]),

@@ -57,7 +57,7 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
 
-    method = "least_squares"
+    method = "least_squares"  # in checkpoints the method keeps its former name
 
     def __init__(
         self,

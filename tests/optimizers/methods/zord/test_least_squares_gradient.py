@@ -42,7 +42,7 @@ def gradient(x, X, y, **options):
     "y[1:] - y[0]",
     "y[0] - y[1:]",
     "the sign of the differences",
-    of="optimizers/least_squares",
+    of="optimizers/least_squares_gradient",
 )
 def test_enough_points_give_the_gradient_of_a_linear_function():
     X = cloud(12)

@@ -411,7 +411,7 @@ def test_a_gate_in_a_box_of_one_point_falls_back_to_steps():
     [
         ("zord", {}, 2, None, 220, 1e-12),
         ("zord", {"window": 20}, 5, (-3.0, 4.0), 100, 1e-12),
-        ("least_squares", {}, 5, (-3.0, 4.0), 300, 1e-5),
+        ("least_squares_gradient", {}, 5, (-3.0, 4.0), 300, 1e-5),
     ],
 )
 def test_descent_goes_on_to_the_minimum_of_a_quadratic(method, options, d, bounds, queries, reached):
