@@ -6,7 +6,7 @@ With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` 
     gradient covariance         ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x')
     value-gradient covariance   ∂ₓ'k(x, x') − k(x, X) A⁻¹ J(x')
 
-``Conditioning`` forms J, which serves every kernel; ``surrogates.stationary_conditioning`` does without it for one
+``Conditioning`` forms J and works for every kernel; ``surrogates.stationary_conditioning`` avoids J for a single
 stationary kernel. Points and data are in the model's transformed inputs z; derivatives are per unit of the user's
 inputs x, through the slope dz/dx of the (affine) input transform. Outcomes are in the model's units throughout;
 ``GradientPosterior`` applies the outcome's scale.
@@ -44,8 +44,8 @@ _ROUNDING = 1e-9
 class Conditioning:
     """One data set under one kernel, factorised, with a dense Jacobian.
 
-    It is a value: it shares no storage with the model that it was made from, and no change of that one reaches it.
-    Where the model's hyper-parameters or data were read with their derivatives, its numbers carry these.
+    It shares no storage with the model that it was made from, so that later changes of the model do not affect it. If
+    it was made with gradients enabled, its tensors are differentiable in the model's hyper-parameters and data.
 
     Attributes:
         kernel: k, as the model's kernel was.
@@ -80,9 +80,9 @@ class Conditioning:
 
     @cached_with_graph
     def prior_variance(self) -> Tensor | None:
-        """The prior variance of every partial derivative where it is the same at every point, ``batch x d``, float64.
+        """The prior variance of every partial derivative if it is the same at every point, ``batch x d``, float64.
 
-        It is None for a kernel that is not made of functions of r² alone, whose prior depends on the point.
+        It is None if the prior depends on the point, that is, unless the kernel consists of functions of r².
 
         Raises:
             ValueError: For Matérn 1/2, whose sample paths have no gradient.
@@ -91,7 +91,7 @@ class Conditioning:
 
     @cached_with_graph
     def prior_trace(self) -> Tensor:
-        """The sum of ``prior_variance``, ``batch x 1``, float64; it is not there where that is None."""
+        """The sum of ``prior_variance``, ``batch x 1``, float64; it needs a ``prior_variance``."""
         assert self.prior_variance is not None
         return self.prior_variance.sum(-1, keepdim=True)
 
@@ -132,7 +132,7 @@ class Conditioning:
         return prior * slope * slope.mT
 
     def pass_over_data(self, x: Tensor) -> Pass | None:
-        """The result of one pass over the data at the points, ``... x q x d``, or None if the kernel has none.
+        """One pass over the data for the points, ``... x q x d``; None if the kernel does not support it.
 
         ``mean`` and ``trace`` take it as ``known``, so that a pass serves both.
         """
@@ -243,10 +243,9 @@ class Conditioning:
             (explained > (1.0 + _LIE) * prior + _ROUNDING * self._variance_over_range).any()
         ):
             raise ValueError(
-                "The data explain more of a gradient's variance than its prior has: a kernel of the model has not, "
-                "between a point and itself, the derivatives of the function that it is elsewhere (a clamp in its "
-                "formula, most often). The mean holds; for the covariance give the kernel's derivatives with "
-                "surrogates.register_kernel."
+                "The data explain more of a gradient's variance than its prior has. A kernel of the model has wrong "
+                "derivatives at x = x', most often because of a clamp in its formula. The mean is right; for the "
+                "covariance, register the kernel's derivatives with surrogates.register_kernel."
             )
         return remaining(prior, explained)
 

@@ -200,10 +200,10 @@ class HessianPosterior(Posterior):
 
     @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
-        """Var(uᵀ∇²f(x)u), ``batch x q``, in O(nd + n²) a point under a stationary kernel.
+        """Var(uᵀ∇²f(x)u), ``batch x q``, in O(nd + n²) per point under a stationary kernel.
 
         Args:
-            u: The directions, ``batch x q x d`` or what broadcasts to it. They are not normalised here.
+            u: The directions, of a shape that broadcasts to ``batch x q x d``. They are not normalised.
 
         Raises:
             TypeError: If u is no floating point tensor.
@@ -235,17 +235,17 @@ class HessianPosterior(Posterior):
     def newton_direction(self, regularization: float = 0.0) -> Tensor:
         """−(E ∇²f(x) + λI)⁻¹ E ∇f(x), ``batch x q x d``.
 
-        Under a stationary kernel and n < d it takes O(n²d + n³) a point and no ``d x d``: the mean is a diagonal
-        matrix and n signed outer products. Else it is solved for densely. It is a direction of descent where
-        E ∇²f + λI is positive definite, which is not required.
+        Under a stationary kernel with n < d it takes O(n²d + n³) per point and forms no ``d x d`` matrix, because the
+        mean is a diagonal matrix plus n outer products; otherwise the system is solved densely. The result is a
+        descent direction if E ∇²f + λI is positive definite, which is not required.
 
         Args:
             regularization: λ ≥ 0, outcome per squared unit of input.
 
         Raises:
             TypeError: If λ is no number.
-            ValueError: If λ is negative, or E ∇²f + λI is singular to working precision at a point: what the solution
-                leaves of the gradient, after refinement, exceeds the root of the dtype's precision.
+            ValueError: If λ is negative, or E ∇²f + λI is singular to working precision at a point, that is, if the
+                relative residual after refinement exceeds the square root of the dtype's precision.
         """
         shift = nonnegative("regularization", regularization)
         gradient = self._conditioning.mean(self._x)
@@ -307,7 +307,7 @@ class HessianPosterior(Posterior):
 
     @cached_with_graph
     def _bent(self) -> Tensor | None:
-        """d²z/dx² E ∂f/∂z, ``batch x q x d``: what the input transform's own curvature adds to the diagonal."""
+        """d²z/dx² E ∂f/∂z, ``batch x q x d``: the contribution of the input transform's curvature to the diagonal."""
         with torch.enable_grad():
             return None if self._bend is None else self._bend * self._conditioning.mean(self._x)
 
