@@ -17,6 +17,7 @@ from optimizers.core.constraints import (
     ConstrainedObjective,
     ConstraintSet,
     ConstraintsLike,
+    Sides,
     parse_constraints,
 )
 from optimizers.core.feasibility import FEASIBILITY_TOL, Feasibility
@@ -50,7 +51,7 @@ class ConstrainedQueries:
         queries.fun, queries.batched = self._evaluate, False
         self._batched = self._objective.batched
         self._known: dict[bytes, tuple[float, np.ndarray]] = {}
-        self._last = np.zeros(0)
+        self._last = np.zeros(sum(self._set.sizes_given or ()))
 
     def _evaluate(self, point: Any) -> float:
         """f at a point, NaN where the query failed; keeps the constraints."""
@@ -74,9 +75,12 @@ class ConstrainedQueries:
         """The evaluated constraints there, shape ``m``; those of the last success for a failed query."""
         return self._at(x)[1]
 
-    def _at(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+    def _projected(self, x: np.ndarray) -> np.ndarray:
         lower, upper = (side.cpu().numpy() for side in (self.queries.lower, self.queries.upper))
-        if (key := np.clip(np.asarray(x, dtype=np.float64), lower, upper).tobytes()) not in self._known:
+        return np.clip(np.asarray(x, dtype=np.float64), lower, upper)
+
+    def _at(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        if (key := self._projected(x).tobytes()) not in self._known:
             if self.target is not None and any(total <= self.target for total in self.totals):
                 raise Ended
             before, value = len(self.totals), self.queries(x)
@@ -85,8 +89,30 @@ class ConstrainedQueries:
             self._known[key] = value, self._last
         return self._known[key]
 
-    def scipy(self, start: np.ndarray) -> list[Any]:
+    def rows(self, x: np.ndarray) -> np.ndarray:
+        """All constraints as rows g ≤ 0 at the projection of x onto the box, shape ``r``.
+
+        Raises:
+            ValueError: if all queries so far failed, so that the number of constraints is not known.
+        """
+        evaluated, point = self.evaluated(x), self._projected(x)
+        return self._sides.rows(np.concatenate([evaluated, self._set.known_values(point[None])[0]]))
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        if (sizes := self._feasibility.sizes) is None:
+            raise InvalidValueError("the query at the start failed: methods from outside need its constraints")
+        return sizes
+
+    @property
+    def _sides(self) -> Sides:
+        return self._set.sides(self._sizes)
+
+    def scipy(self, name: str, start: np.ndarray) -> list[Any]:
         """The constraints as SciPy's methods take them.
+
+        SLSQP gets dictionaries: SciPy makes these of a NonlinearConstraint, for which it evaluates differences at the
+        start with another step than that of f's differences.
 
         Raises:
             ValueError: if the query at the start fails, so that the number of constraints is not known.
@@ -97,8 +123,16 @@ class ConstrainedQueries:
         ]
         if not self._set.evaluated:
             return given
-        self.value(start)
-        if (sizes := self._feasibility.sizes) is None:
-            raise InvalidValueError("the query at the start failed: methods from outside need its constraints")
-        sides, count = self._set.sides(sizes), sum(sizes)
-        return [NonlinearConstraint(self.evaluated, sides.lower[:count], sides.upper[:count]), *given]
+        if self._feasibility.sizes is None:
+            self.value(start)
+        count = sum(self._sizes)
+        lower, upper = (side[:count] for side in (self._sides.lower, self._sides.upper))
+        if name != "slsqp":
+            return [NonlinearConstraint(self.evaluated, lower, upper), *given]
+        equal = lower == upper
+        rest = Sides(lower[~equal], upper[~equal])
+        kinds: list[tuple[str, Any, bool]] = [
+            ("eq", lambda x: self.evaluated(x)[equal] - lower[equal], equal.any()),
+            ("ineq", lambda x: -rest.rows(self.evaluated(x)[~equal]), not equal.all()),
+        ]
+        return [*({"type": kind, "fun": fun} for kind, fun, some in kinds if some), *given]

@@ -36,7 +36,7 @@ SCIPY = {
 WITHOUT_BOUNDS = ("cg", "bfgs")
 NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
 
-TAKE_CONSTRAINTS = ("cobyla", "cobyqa", "slsqp", "trust-constr", "random", "sobol")
+TAKE_CONSTRAINTS = ("cobyla", "cobyqa", "slsqp", "trust-constr", "cma", "random", "sobol")
 
 SEARCHES = ("random", "sobol")
 """Blind search: x0, then uniform points or a scrambled Sobol' sequence."""
@@ -77,7 +77,10 @@ class Constrained(Protocol):
     def value(self, x: np.ndarray) -> float:
         """f at the projection of x onto the box."""
 
-    def scipy(self, start: np.ndarray) -> list[Any]:
+    def rows(self, x: np.ndarray) -> np.ndarray:
+        """All constraints as rows g ≤ 0 at the projection of x onto the box."""
+
+    def scipy(self, name: str, start: np.ndarray) -> list[Any]:
         """The constraints as SciPy's methods take them."""
 
 
@@ -232,7 +235,7 @@ def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Gener
 def _scipy(name: str, queries: Queries, start: np.ndarray, options: Mapping[str, Any]) -> None:
     box = optimize.Bounds(queries.lower.cpu().numpy(), queries.upper.cpu().numpy(), keep_feasible=True)
     constrained = queries.constrained
-    constraints = {} if constrained is None else {"constraints": constrained.scipy(start)}
+    constraints = {} if constrained is None else {"constraints": constrained.scipy(name, start)}
     limits = dict.fromkeys(SCIPY[name], max(queries.max_queries, len(start) + 2))  # COBYLA's least
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Unknown solver options", optimize.OptimizeWarning)
@@ -274,11 +277,22 @@ def _cma(
         "verbose": -10,
     }
     own = {name: value for name, value in options.items() if name != "sigma0"}
+    if (constrained := queries.constrained) is not None:
+        own = {"tolstagnation": 0, **own}  # as in cma.fmin_con2: the augmented Lagrangian changes between iterations
     z0 = ((start - corner) / np.where(free, sides, 1.0))[free].tolist()
     sigma = options.get("sigma0", CMA_SIGMA)
     search = cma.CMAEvolutionStrategy(z0, sigma, {**given, **own})
     if number:
         search = cma.CMAEvolutionStrategy(z0, sigma, {**given, **own, "popsize": search.popsize * 2**number})
+    value: Any = lambda z: queries(user(np.asarray(z)))
+    if constrained is not None:
+        value = cma.ConstrainedFitnessAL(
+            lambda z: constrained.value(user(np.asarray(z))),
+            lambda z: constrained.rows(user(np.asarray(z))),
+            archives=False,
+        )
     while not search.stop():
         asked = search.ask()
-        search.tell(asked, [queries(user(np.asarray(z))) for z in asked])
+        search.tell(asked, [value(z) for z in asked])
+        if constrained is not None:
+            value.update(search)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,9 +63,9 @@ class Progress:
         pairs = list(zip(self.queries, self.least, strict=True))
         return [next((n for n, least in pairs if least <= target), None) for target in targets]
 
-    def thinned(self) -> list[tuple[int, float]]:
-        """Returns counts in equal ratios with the least after each, in four digits."""
-        counts = log_spaced(self.asked)
+    def thinned(self, *further: int) -> list[tuple[int, float]]:
+        """Returns counts in equal ratios, and further ones, with the least after each, in four digits."""
+        counts = sorted({*log_spaced(self.asked), *further})
         return [(n, float(f"{self.at(n):.4g}")) for n in counts if math.isfinite(self.at(n))]
 
 
@@ -93,6 +94,14 @@ def progress_in(folder: Path) -> Progress:
     asked = counts[-1] if counts else 0
     new = [n for k, n in enumerate(counts) if k == 0 or rows[n] < rows[counts[k - 1]]]
     return Progress(tuple(new), tuple(rows[n] for n in new), asked)
+
+
+def optimum_in(folder: Path) -> float:
+    """Reads f at the minimum from the files that COCO's observer wrote to a folder."""
+    (file,) = folder.rglob("*.tdat")
+    found = re.search(r"Fopt \((.+?)\)", file.read_text())
+    assert found is not None, f"{file} does not give the minimum"
+    return float(found[1])
 
 
 def _rows(file: Path) -> dict[int, float]:

@@ -32,6 +32,9 @@ OUR_RADIUS = 0.2
 AT_A_TIME = 8
 """Number of queries per round of ``trust_region_8``."""
 
+BOXES = ("bbob", "bbob-noisy", "bbob-largescale", "real")
+CONSTRAINED = ("bbob-constrained",)
+
 Run = Callable[[Queries, np.ndarray, int], None]
 """Queries the objective from a start, with a seed, until the budget is spent or the method stops."""
 
@@ -48,6 +51,8 @@ class Rival:
         every: it runs on every ``every``-th function of a suite.
         instances: it runs on the first ``instances`` selected instances; None: on all.
         factor: largest number of queries over d.
+        suites: where it runs by default.
+        constraints: largest number of constraints.
         asks_start: whether its first query is the start.
         why: reason for including it and for restricting where it runs.
         needs: modules that some versions of a dependency lack.
@@ -63,10 +68,14 @@ class Rival:
     asks_start: bool = True
     why: str = ""
     needs: tuple[str, ...] = ()
+    suites: tuple[str, ...] = BOXES
+    constraints: float = math.inf
 
     def takes(self, problem: Problem, functions: Sequence[int | str], instances: Sequence[int]) -> bool:
         """Returns whether it runs on a problem, given the suite's functions and the selected instances."""
-        if problem.instance not in list(instances)[: self.instances]:
+        if problem.suite not in self.suites or problem.instance not in list(instances)[: self.instances]:
+            return False
+        if problem.constraints > self.constraints:
             return False
         if problem.suite == "real":
             return problem.dimension <= self.most_real
@@ -92,6 +101,7 @@ class Rival:
         parts += [] if math.isinf(self.most_real) else [real]
         parts += [f"every {_ORDINALS[self.every]} function"] if self.every > 1 else []
         parts += [f"the first {self.instances} selected instances"] if self.instances else []
+        parts += [f"up to {self.constraints:g} constraints"] if self.constraints < math.inf else []
         return ", ".join([*parts, f"up to {self.factor} d queries"])
 
 
@@ -113,8 +123,10 @@ def _ours(method: str, **options: Any) -> Run:
 
 def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
     box, budget = [(-SIDE, SIDE)] * len(x0), queries.max_queries
-    told = functools.partial(_told, queries)
-    minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **options)
+    told, more = functools.partial(_told, queries), dict(options)
+    if (constrained := queries.constrained) is not None:
+        more["constraints"] = constrained.constraints
+    minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **more)
 
 
 def _run_rounds(queries: Queries, x0: np.ndarray, seed: int) -> None:
@@ -130,7 +142,9 @@ def _run_rounds(queries: Queries, x0: np.ndarray, seed: int) -> None:
             optimizer.tell(batch, own)
 
 
-def _told(queries: Queries, x: np.ndarray) -> float:
+def _told(queries: Queries, x: np.ndarray) -> Any:
+    if (constrained := queries.constrained) is not None:
+        return constrained.value(x), constrained.evaluated(x)
     queries(x)
     return queries.values[-1]  # NaN for a failed query, which our methods know
 
@@ -144,7 +158,13 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 
 
 _TABLE = (
-    Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method under test"),
+    Rival(
+        "trust_region",
+        _ours("trust_region"),
+        factor=100,
+        suites=BOXES + CONSTRAINED,
+        why="ours, the method under test",
+    ),
     Rival(
         "trust_region_8",
         _run_rounds,
@@ -173,6 +193,7 @@ _TABLE = (
         most_real=120,
         factor=100,
         asks_start=False,
+        suites=BOXES + CONSTRAINED,
         why="SciPy's best derivative-free method, with its default radius of 1",
     ),
     Rival(
@@ -182,14 +203,20 @@ _TABLE = (
         most_real=120,
         factor=100,
         asks_start=False,
+        suites=BOXES + CONSTRAINED,
         why="the same with our trust region's initial radius up to d = 20, 0.2 of the box",
     ),
     Rival(
-        "cma", _outside("cma"), factor=100, asks_start=False, why="the standard evolution strategy, with IPOP restarts"
+        "cma",
+        _outside("cma"),
+        factor=100,
+        asks_start=False,
+        suites=BOXES + CONSTRAINED,
+        why="the standard evolution strategy, with IPOP restarts",
     ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences with d + 1 queries per gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
-    Rival("random", _outside("random"), factor=100, why="the baseline"),
+    Rival("random", _outside("random"), factor=100, suites=BOXES + CONSTRAINED, why="the baseline"),
     Rival("sobol", _outside("sobol"), factor=100, why="the baseline with evenly spread points"),
     Rival(
         "turbo", _ours("turbo"), most=10, most_real=120, every=2, why="the best known local Bayesian optimization; slow"
@@ -211,6 +238,20 @@ _TABLE = (
         instances=1,
         why="the nearest peer, from BoTorch's community package; by far the slowest",
         needs=("botorch_community.acquisition.local_entropy_search",),
+    ),
+    Rival(
+        "cobyla",
+        _outside("cobyla", rhobeg=OUR_RADIUS * 2 * SIDE),
+        factor=100,
+        suites=CONSTRAINED,
+        why="Powell's linear models, with our trust region's initial radius",
+    ),
+    Rival(
+        "slsqp",
+        _outside("slsqp"),
+        factor=100,
+        suites=CONSTRAINED,
+        why="quadratic programming with forward differences, d + 1 queries per gradient",
     ),
 )
 

@@ -20,9 +20,11 @@ import torch
 
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress
 from experiments.benchmarks.problems.rivals import RIVALS
-from experiments.benchmarks.problems.suites import SIDE, Opened, Problem, opened
+from experiments.benchmarks.problems.suites import SIDE, SUITES, Opened, Problem, opened
 from experiments.running.results import ResultsError
+from optimizers.comparison.constrained import ConstrainedQueries
 from optimizers.comparison.outside import Queries
+from optimizers.core.constraints import ReturnedConstraints
 from optimizers.running.finished import FinishedUnits
 from optimizers.running.pool import run_tasks
 
@@ -68,6 +70,7 @@ class Record:
         least: query counts with the smallest gap, or least value, after each; ten per decade.
         reached: query counts at which COCO's 51 targets were reached; None for the others.
         failure: the error that ended the method, or empty.
+        strict: like ``least``, with the smaller tolerance of constraints; empty without constraints.
     """
 
     run: Run
@@ -78,6 +81,7 @@ class Record:
     least: tuple[tuple[int, float], ...]
     reached: tuple[int | None, ...]
     failure: str = ""
+    strict: tuple[tuple[int, float], ...] = ()
 
     @property
     def milliseconds(self) -> float:
@@ -90,7 +94,8 @@ class Record:
         final = self.final if np.isfinite(self.final) else None
         times = {name: float(f"{getattr(self, name):.4g}") for name in ("seconds", "objective_seconds")}
         rest = {"least": self.least, "reached": self.reached, "failure": self.failure}
-        return {**found, "asked": self.asked, "final": final, **times, **rest}
+        strict = {"strict": self.strict} if self.strict else {}
+        return {**found, "asked": self.asked, "final": final, **times, **rest, **strict}
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Record:
@@ -105,6 +110,7 @@ class Record:
             tuple((n, value) for n, value in found["least"]),
             tuple(found["reached"]),
             found["failure"],
+            tuple((n, value) for n, value in found.get("strict", ())),
         )
 
 
@@ -188,7 +194,7 @@ def run_one(run: Run, out: Path) -> Record:
     with tempfile.TemporaryDirectory(dir=running) as place:
         folder = Path(place) / "files"
         folder.mkdir()
-        _warm(run.method)
+        _warm(run.method, run.problem.suite)
         with opened(run.problem, run.method, folder) as problem:
             queries, clock = _queries(problem, run.problem)
             start, failure = time.process_time(), ""
@@ -201,23 +207,24 @@ def run_one(run: Run, out: Path) -> Record:
         assert progress is not None
         if any(folder.iterdir()):
             _move(folder, out / COCO / run.folder)
-    return record_of(run, progress, seconds, clock[0], failure)
+    return record_of(run, progress, problem.strict, seconds, clock[0], failure)
 
 
 @functools.cache
-def _warm(method: str) -> None:
+def _warm(method: str, suite: str) -> None:
     """Runs a method once on a quadratic per process, so that imports and compilation are not timed."""
-    side = torch.full((2,), SIDE, dtype=torch.float64)
-    queries = Queries(lambda x: float(x @ x), -side, side, WARM, numpy=True)
+    start, about = np.array([1.0, 2.0]), Problem(suite, 1, 2, 0, WARM)
+    count = about.constraints
+    bowl = Opened(lambda x: (float(x @ x), 1.0 - x[:count]) if count else float(x @ x), start, count)
     with suppress(Exception):  # the runs themselves have it in their records
-        RIVALS[method].run(queries, np.array([1.0, 2.0]), 0)
+        RIVALS[method].run(_queries(bowl, about)[0], start, 0)
 
 
 def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
     """Returns the objective with its budget, and a list with its processor seconds so far."""
     clock = [0.0]
 
-    def timed(x: np.ndarray) -> float:
+    def timed(x: np.ndarray) -> Any:
         start = time.process_time()
         try:
             return problem.fun(x)
@@ -225,14 +232,26 @@ def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
             clock[0] += time.process_time() - start
 
     side = torch.full((about.dimension,), SIDE, dtype=torch.float64)
-    return Queries(timed, -side, side, about.queries, numpy=True), clock
+    queries = Queries(timed, -side, side, about.queries, numpy=True)
+    if problem.constraints:
+        limits = ReturnedConstraints(np.full(problem.constraints, -np.inf), np.zeros(problem.constraints))
+        queries.constrained = ConstrainedQueries(queries, limits, torch.from_numpy(problem.start))
+    return queries, clock
 
 
-def record_of(run: Run, progress: Progress, seconds: float = 0.0, objective: float = 0.0, failure: str = "") -> Record:
-    """Creates the record of a run from its progress."""
+def record_of(
+    run: Run,
+    progress: Progress,
+    strict: Progress | None = None,
+    seconds: float = 0.0,
+    objective: float = 0.0,
+    failure: str = "",
+) -> Record:
+    """Creates the record of a run from its progress, and from that with the smaller tolerance of constraints."""
     reached = () if run.problem.suite == "real" else tuple(progress.reached())
-    least = tuple(progress.thinned())
-    return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure)
+    stages = [factor * run.problem.dimension for factor in SUITES[run.problem.suite].stages]
+    least, strictly = (() if p is None else tuple(p.thinned(*stages)) for p in (progress, strict))
+    return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure, strictly)
 
 
 def _move(folder: Path, target: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.benchmarks.problems import constrained
 from experiments.benchmarks.problems.coco_files import Progress, progress_in
 from experiments.registry import MissingExtraError
 from experiments.workloads.black_boxes import BLACK_BOXES
@@ -45,6 +46,22 @@ NOISY_GROUPS = {
     "severe noise": range(107, 122),
     "severe noise, multimodal": range(122, 131),
 }
+CONSTRAINED_GROUPS = {
+    name: range(6 * k + 1, 6 * k + 7)
+    for k, name in enumerate(
+        (
+            "sphere",
+            "separable ellipsoid",
+            "linear slope",
+            "rotated ellipsoid",
+            "discus",
+            "bent cigar",
+            "different powers",
+            "separable Rastrigin",
+            "rotated Rastrigin",
+        )
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +74,8 @@ class Suite:
         groups: COCO's groups of functions.
         known: all dimensions of the suite.
         factor: default number of queries over d; a black box has its own budget.
+        own_start: whether runs start at COCO's initial solution.
+        stages: numbers of queries over d after which methods are compared too.
     """
 
     name: str
@@ -64,6 +83,8 @@ class Suite:
     groups: Mapping[str, range]
     known: tuple[int, ...]
     factor: int = 20
+    own_start: bool = False
+    stages: tuple[int, ...] = ()
 
     @property
     def functions(self) -> tuple[int | str, ...]:
@@ -83,6 +104,14 @@ SUITES = {
         Suite("bbob", (2, 3, 5, 10, 20, 40), NOISELESS_GROUPS, (2, 3, 5, 10, 20, 40)),
         Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, (2, 3, 5, 10, 20, 40)),
         Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640), 2),
+        Suite(
+            "bbob-constrained",
+            (2, 3, 5, 10, 20, 40),
+            CONSTRAINED_GROUPS,
+            (2, 3, 5, 10, 20, 40),
+            own_start=True,
+            stages=(5, 10),
+        ),
         Suite("real", (), {}, ()),
     )
 }
@@ -107,6 +136,12 @@ class Problem:
     queries: int
 
     @property
+    def constraints(self) -> int:
+        """The number of constraints."""
+        constrained_suite = self.suite == "bbob-constrained"
+        return constrained.count_of(int(self.function), self.dimension) if constrained_suite else 0
+
+    @property
     def name(self) -> str:
         """A name for a folder."""
         number = f"f{self.function:03d}" if isinstance(self.function, int) else self.function
@@ -118,14 +153,18 @@ class Opened:
     """A problem that can be queried.
 
     Attributes:
-        fun: f at a point of [−5, 5]^d, an array of shape ``d``.
+        fun: f at a point of [−5, 5]^d, an array of shape ``d``; the pair (f, c) where there are constraints.
         start: shape ``d``.
+        constraints: number of constraints, c ≤ 0.
         progress: the progress; for a COCO problem only after it is closed.
+        strict: the same with a smaller tolerance of constraints.
     """
 
-    fun: Callable[[np.ndarray], float]
+    fun: Callable[[np.ndarray], Any]
     start: np.ndarray
+    constraints: int = 0
     progress: Progress | None = None
+    strict: Progress | None = None
 
 
 def chosen(
@@ -214,12 +253,15 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
     coco = suite.get_problem_by_function_dimension_instance(problem.function, problem.dimension, problem.instance)
     rng = np.random.default_rng([int(problem.function), problem.dimension, problem.instance])
     start = rng.uniform(-START_SIDE, START_SIDE, problem.dimension)
+    if SUITES[problem.suite].own_start:
+        start = np.array(coco.initial_solution)
     if problem.suite == "bbob-noisy":
         _address_noise(coco, start, int(rng.integers(LONGEST_SHIFT)))
+    told = constrained.Told(coco, start) if coco.number_of_constraints else None
     with _short_path(folder) as place:
         files = f"result_folder: run outer_folder: {place} algorithm_name: {method}"
         coco.observe_with(cocoex.Observer(problem.suite, files))
-        found = Opened(lambda x: float(coco(x)), start)
+        found = Opened(told or (lambda x: float(coco(x))), start, coco.number_of_constraints)
         try:
             yield found
         finally:
@@ -227,6 +269,8 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
         if (place / "run").exists():
             shutil.copytree(place / "run", folder, dirs_exist_ok=True)
     found.progress = progress_in(folder)
+    if told is not None and told.values:
+        found.progress, found.strict = (told.progress(folder, tolerance) for tolerance in constrained.TOLERANCES)
 
 
 @contextmanager

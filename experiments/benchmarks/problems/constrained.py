@@ -1,0 +1,58 @@
+"""Constrained problems: COCO's suite bbob-constrained (Dufossé et al. 2022, doi 10.1007/978-3-031-14714-2_20).
+
+A query is one distinct point: it gives f and all constraints c ≤ 0, whichever of them a method evaluates and when. Runs
+start at COCO's initial solution, which is feasible. A query is feasible if max c is at most 1e-6 of the largest |c| at
+the start; the tables also have a tolerance of 1e-9. The gap of a run is that of its best feasible query or, without a
+better one, of the start, which is known to be feasible before the first query.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmarks.problems.coco_files import Progress, optimum_in
+
+TOLERANCES = (1e-6, 1e-9)
+"""Largest max c of a feasible query, over the largest |c| at the start: the main tolerance, and a strict one."""
+
+
+@dataclasses.dataclass
+class Told:
+    """A constrained problem of COCO, which remembers its queries.
+
+    Attributes:
+        coco: COCO's problem.
+        start: the feasible start, shape ``d``.
+        values: f and max c of each query.
+    """
+
+    coco: Any
+    start: np.ndarray
+    values: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._first = float(self.coco(self.start))
+        self._size = float(np.abs(self.coco.constraint(self.start)).max())
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Returns f and c at a point of shape ``d``."""
+        f, c = float(self.coco(x)), np.array(self.coco.constraint(x))
+        self.values.append((f, float(c.max())))
+        return f, c
+
+    def progress(self, folder: Path, tolerance: float) -> Progress:
+        """Returns the gaps to the minimum that COCO's files in a folder give, for a relative tolerance of c."""
+        f, worst = np.array(self.values).T
+        best = np.fmin(np.where(worst <= tolerance * self._size, f, np.nan), self._first)
+        return Progress.of(best - optimum_in(folder))
+
+
+def count_of(function: int, dimension: int) -> int:
+    """Returns the number of constraints of a function of bbob-constrained."""
+    d = dimension
+    active = (1, 2, 6, 6 + d // 2, 6 + d, 6 + 3 * d)[(function - 1) % 6]
+    return int(1.5 * active)
