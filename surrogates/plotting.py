@@ -87,6 +87,8 @@ METHODS = Styles(
         "cobyla": MethodStyle("COBYLA", GREEN, "P", "-."),
         "slsqp": MethodStyle("SLSQP", VERMILION, "s", "-."),
         "scbo": MethodStyle("SCBO", INDIGO, "X", "-."),
+        "optuna_tpe": MethodStyle("optuna, TPE", ORANGE, "P", "-."),
+        "optuna_gp": MethodStyle("optuna, GP", PURPLE, "D", "-."),
         "l_bfgs_b": MethodStyle("L-BFGS-B", VERMILION, "s", "--"),
         "nelder_mead": MethodStyle("Nelder-Mead", PURPLE, "v", "--"),
         "local_entropy": MethodStyle("Local Entropy Search", MAGENTA, "D", "-."),

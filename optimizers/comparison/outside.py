@@ -72,10 +72,19 @@ class Ended(Exception):
 
 
 class Constrained(Protocol):
-    """Gives methods f and the constraints at a point, which together are one query."""
+    """Gives methods f and the constraints at a point, which together are one query.
+
+    Attributes:
+        constraints: as ``minimize`` takes them.
+    """
+
+    constraints: Any
 
     def value(self, x: np.ndarray) -> float:
         """f at the projection of x onto the box."""
+
+    def evaluated(self, x: np.ndarray) -> np.ndarray:
+        """The evaluated constraints there."""
 
     def rows(self, x: np.ndarray) -> np.ndarray:
         """All constraints as rows g ≤ 0 at the projection of x onto the box."""
@@ -104,6 +113,7 @@ class Queries:
         worst: the greatest of them; −inf before the first success.
         error: the objective's exception that ended the run.
         constrained: the values at each point with those of the constraints; None without constraints.
+        integrality: which variables are integers, in which points are rounded, shape ``d``; None: no variable is.
     """
 
     fun: Callable[[Any], Any]
@@ -118,13 +128,19 @@ class Queries:
     worst: float = -math.inf
     error: BaseException | None = None
     constrained: Constrained | None = None
+    integrality: Tensor | None = None
+
+    def projected(self, x: Any) -> Tensor:
+        """The nearest point in the box whose integer variables are integers, shape ``d``."""
+        point = torch.as_tensor(np.array(x, dtype=np.float64)).to(self.lower).clamp(self.lower, self.upper)
+        return point if self.integrality is None else torch.where(self.integrality, point.round(), point)
 
     def __call__(self, x: np.ndarray) -> float:
         """f at the projection of x, shape ``d``."""
         reached = self.target is not None and self.least <= self.target
         if reached or len(self.values) >= self.max_queries or self.error is not None:
             raise Ended
-        point = torch.as_tensor(np.array(x, dtype=np.float64)).to(self.lower).clamp(self.lower, self.upper)
+        point = self.projected(x)
         self.values.append(math.nan)
         try:
             self.values[-1] = value = self._value(point)
@@ -193,7 +209,7 @@ def run_outside(
             logger.warning("%s ended after %d queries: %s", name, len(queries.values), error, exc_info=True)
         if not restarts or len(queries.values) == before:
             break
-        start, number = _uniform(queries, rng), number + 1
+        start, number = _spread(queries, rng.random(len(start))), number + 1
     if queries.error is not None:
         raise queries.error
 
@@ -215,9 +231,15 @@ def _box(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
     return lower, upper
 
 
-def _uniform(queries: Queries, rng: np.random.Generator) -> np.ndarray:
-    lower, upper = _box(queries)
-    point: np.ndarray = lower + (upper - lower) * rng.random(len(lower))
+def _integers(queries: Queries) -> np.ndarray:
+    none = np.zeros(len(queries.lower), dtype=bool)
+    return none if queries.integrality is None else queries.integrality.cpu().numpy()
+
+
+def _spread(queries: Queries, unit: np.ndarray) -> np.ndarray:
+    """The point of the box at uniform numbers in [0, 1), shape ``d``; each integer has the same share of them."""
+    (lower, upper), integers = _box(queries), _integers(queries)
+    point: np.ndarray = lower + np.where(integers, np.floor((upper - lower + 1) * unit), (upper - lower) * unit)
     return point
 
 
@@ -226,10 +248,9 @@ def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Gener
 
     value = queries if queries.constrained is None else queries.constrained.value
     value(start)
-    lower, upper = _box(queries)
     sequence = qmc.Sobol(len(start), rng=rng) if name == "sobol" else None
     while True:
-        value(_uniform(queries, rng) if sequence is None else lower + (upper - lower) * sequence.random(1)[0])
+        value(_spread(queries, rng.random(len(start)) if sequence is None else sequence.random(1)[0]))
 
 
 def _scipy(name: str, queries: Queries, start: np.ndarray, options: Mapping[str, Any]) -> None:
@@ -258,41 +279,42 @@ def _cma(
     import cma
 
     lower, upper = _box(queries)
+    free = upper > lower
+    lower, upper, integers = lower[free], upper[free], _integers(queries)[free]
     boxed = np.isfinite(upper - lower)
-    sides, corner = np.where(boxed, upper - lower, 1.0), np.where(boxed, lower, 0.0)
     if not boxed.all() and "sigma0" not in options:
         raise ValueError('without finite bounds cma needs an initial standard deviation: ("cma", {"sigma0": ...})')
-    free = sides > 0
+    sides = np.where(boxed, upper - lower, 1.0)
+    scale, corner = np.where(integers, 1.0, sides), np.where(boxed & ~integers, lower, 0.0)
 
     def user(z: np.ndarray) -> np.ndarray:
         x = start.copy()
-        x[free] = corner[free] + sides[free] * z
+        x[free] = corner + scale * z
         return x
 
+    ends = (lower - 0.5 * integers, upper + 0.5 * integers)  # pycma rounds integers, and needs halves as their bounds
     given = {
-        "bounds": [((side - corner) / np.where(free, sides, 1.0))[free].tolist() for side in (lower, upper)],
+        "bounds": [((end - corner) / scale).tolist() for end in ends],
         "maxiter": queries.max_queries,
         "randn": lambda *shape: rng.standard_normal(shape),
         "seed": math.nan,
         "verbose": -10,
     }
-    own = {name: value for name, value in options.items() if name != "sigma0"}
+    if integers.any():
+        given |= {"integer_variables": np.flatnonzero(integers).tolist(), "CMA_stds": (sides / scale).tolist()}
     if (constrained := queries.constrained) is not None:
-        own = {"tolstagnation": 0, **own}  # as in cma.fmin_con2: the augmented Lagrangian changes between iterations
-    z0 = ((start - corner) / np.where(free, sides, 1.0))[free].tolist()
-    sigma = options.get("sigma0", CMA_SIGMA)
-    search = cma.CMAEvolutionStrategy(z0, sigma, {**given, **own})
+        given["tolstagnation"] = 0  # as in cma.fmin_con2: the augmented Lagrangian changes between iterations
+    given |= {name: value for name, value in options.items() if name != "sigma0"}
+    z0, sigma = ((start[free] - corner) / scale).tolist(), options.get("sigma0", CMA_SIGMA)
+    search = cma.CMAEvolutionStrategy(z0, sigma, given)
     if number:
-        search = cma.CMAEvolutionStrategy(z0, sigma, {**given, **own, "popsize": search.popsize * 2**number})
-    value: Any = lambda z: queries(user(np.asarray(z)))
+        search = cma.CMAEvolutionStrategy(z0, sigma, {**given, "popsize": search.popsize * 2**number})
+    lagrangian = None
     if constrained is not None:
-        value = cma.ConstrainedFitnessAL(
-            lambda z: constrained.value(user(np.asarray(z))),
-            lambda z: constrained.rows(user(np.asarray(z))),
-            archives=False,
-        )
+        lagrangian = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False)
+    value = lagrangian or queries
     while not search.stop():
         asked = search.ask()
-        search.tell(asked, [value(z) for z in asked])
-        if constrained is not None:
-            value.update(search)
+        search.tell(asked, [value(user(np.asarray(z))) for z in asked])
+        if lagrangian is not None:
+            lagrangian.update(search)

@@ -32,12 +32,16 @@ BETTER_COBYQA = "the better COBYQA"
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences with its 95% interval (NaN for one), and the number of problems or boxes."""
+    """A mean of paired differences with its interval (NaN for one), and the number of problems or boxes.
+
+    Its p-value is that of the one-sided test against a mean of at least 0.
+    """
 
     mean: float
     low: float
     high: float
     units: int
+    p: float = np.nan
 
     def __str__(self) -> str:
         if self.units < 2:
@@ -139,9 +143,9 @@ class Board:
     def _both_everywhere(self) -> bool:
         return all(method in self.everywhere for method in COBYQAS) and self.has(BETTER_COBYQA)
 
-    def difference(self, method: str, other: str) -> Difference:
+    def difference(self, method: str, other: str, level: float = 0.95) -> Difference:
         """Returns the mean difference of two methods' scores over the problems on which both ran."""
-        return interval(self._counted(self.score(method) - self.score(other)))
+        return interval(self._counted(self.score(method) - self.score(other)), level)
 
     def _counted(self, values: np.ndarray) -> np.ndarray:
         """Returns one value per problem, or the mean per black box; NaN are left out."""
@@ -196,13 +200,23 @@ def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
     return min(run.final for run in runs), max(at_start or [value for _, value in first.values()])
 
 
-def interval(differences: np.ndarray) -> Difference:
-    """Returns the mean of paired differences with Student's 95% interval."""
+def interval(differences: np.ndarray, level: float = 0.95) -> Difference:
+    """Returns the mean of paired differences with Student's interval and test."""
     count = len(differences)
     if count == 0:
         return Difference(np.nan, np.nan, np.nan, 0)
     mean = float(differences.mean())
     if count == 1:
         return Difference(mean, np.nan, np.nan, 1)
-    half = float(stats.t.ppf(0.975, count - 1) * differences.std(ddof=1) / np.sqrt(count))
-    return Difference(mean, mean - half, mean + half, count)
+    error = float(differences.std(ddof=1) / np.sqrt(count))
+    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * error
+    p = float(stats.t.cdf(mean / error, count - 1)) if error else float(mean >= 0)
+    return Difference(mean, mean - half, mean + half, count, p)
+
+
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Returns p-values adjusted by Holm's method, which bounds the probability of any false rejection among them."""
+    order = np.argsort(p)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(np.sort(p) * np.arange(len(p), 0, -1)).clip(max=1.0)
+    return adjusted

@@ -48,7 +48,7 @@ class Told:
         """Returns the gaps to the minimum that COCO's files in a folder give, for a relative tolerance of c."""
         f, worst = np.array(self.values).T
         best = np.fmin(np.where(worst <= tolerance * self._size, f, np.nan), self._first)
-        return Progress.of(best - optimum_in(folder))
+        return Progress.of((best - optimum_in(folder)).tolist())
 
 
 def count_of(function: int, dimension: int) -> int:

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks.problems import board as boards
-from experiments.benchmarks.problems import local_entropy, newton_step, rivals, suites
+from experiments.benchmarks.problems import (
+    constrained,
+    local_entropy,
+    newton_step,
+    optuna_samplers,
+    rivals,
+    scbo,
+    stages,
+    suites,
+)
 from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
 from experiments.benchmarks.problems.figure import figure
 from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
@@ -30,12 +39,25 @@ SHOWS = {
     "bbob": "COCO's 24 noiseless functions",
     "bbob-noisy": "COCO's 30 noisy functions",
     "bbob-largescale": "COCO's 24 functions in 80 to 640 variables",
+    "bbob-constrained": "COCO's 54 constrained functions",
+    "bbob-mixint": "COCO's 24 functions of integers and real variables",
     "real": "real black boxes",
 }
+FRESH = range(16, 21)
+"""The instances that are run once, after the code is frozen, for the claims."""
+
+CLOSE = 0.1
+"""Largest mean difference of the log10 gap to a rival that our method is not behind."""
+
 MARGIN = 0.3
 """Largest excess of the log10 gap with eight concurrent queries over one at a time, as in ``beyond-parallel``."""
 
-DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy}
+DRIVEN = {
+    "nest_bo": newton_step,
+    "local_entropy": local_entropy,
+    "scbo": scbo,
+    "optuna_tpe": optuna_samplers,
+}
 """The modules that run a rival with a loop of ours; the page describes them."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
@@ -54,16 +76,21 @@ CLAIMS = {
         ("bbob", "bbob-noisy"), f"{FIRST} in each dimension, ahead of the better COBYQA, and {NOT_BEHIND}."
     ),
     "bbob-largescale": f"{FIRST} in each dimension, and {NOT_BEHIND}.",
+    "bbob-constrained": "With the value of f and all constraints in one query, the trust region on the derived "
+    "Gaussian process has a lower mean log10 gap than the better COBYQA, COBYLA and SLSQP.",
+    "bbob-mixint": "With integers as four of five variables, the trust region on the derived Gaussian process is not "
+    "behind pycma's integer handling and random search.",
     "real": f"{FIRST} over the black boxes.",
 }
 
 
 def name_of(record: Record) -> str:
-    """Returns the id of a record's results: its suite and, if it is not the usual one, its budget."""
+    """Returns the id of a record's results: its suite, an unusual budget, and whether its instance is fresh."""
     problem = record.run.problem
     factor = problem.queries // problem.dimension
     usual = problem.suite == "real" or factor == SUITES[problem.suite].factor
-    return f"problems-{problem.suite}" if usual else f"problems-{problem.suite}-{factor}d"
+    name = f"problems-{problem.suite}" if usual else f"problems-{problem.suite}-{factor}d"
+    return f"{name}-fresh" if problem.instance in FRESH and problem.suite != "real" else name
 
 
 def by_name(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -92,6 +119,7 @@ def render(
     """Writes the facts with tables, the verdicts, the figure and the records; returns the tables as text."""
     ordered = _in_table_order(records)
     shown, suite = tables(ordered), SUITES[ordered[0].run.problem.suite]
+    shown += stages.tables(ordered) if suite.stages else []
     problems, methods = {r.run.problem for r in ordered}, dict.fromkeys(r.run.method for r in ordered)
     about = {
         "format": results.FORMAT,
@@ -105,7 +133,11 @@ def render(
         "processor_seconds": round(sum(record.seconds for record in ordered), 2),
         "reading": "\n\n".join(
             inspect.cleandoc(module.__doc__ or "")
-            for module in (suites, boards, rivals, *(DRIVEN[method] for method in methods if method in DRIVEN))
+            for module in (
+                *(suites, boards, rivals),
+                *((constrained, stages) if suite.stages else ()),
+                *(DRIVEN[method] for method in methods if method in DRIVEN),
+            )
         ),
         "stand_in": "",
         "table": dataclasses.asdict(shown[0]),
@@ -179,6 +211,10 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
             own = board.where(chosen)
             if best := _next_to_ours(own, own.mean_scores()):
                 found.append(_below(own, best, f"on {name} ends lower than the best of the others, {label(best)}"))
+    if suite.name == "bbob-mixint":
+        return [*(_not_behind(board, m) for m in board.methods if m != OURS and _met(board, m)), *found]
+    if suite.stages:
+        return [*map(_claim, stages.claims(records)), *found]
     found += [_below(board, m, f"ends lower than {label(m)}") for m in (BETTER_COBYQA, *MET) if _met(board, m)]
     multimodal = board.where(lambda p: suite.group(p.function) in MULTIMODAL)
     if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere and _met(multimodal, "cma"):
@@ -220,8 +256,31 @@ def _below(board: Board, other: str, claim: str) -> Verdict:
     return _verdict(shared, shared.difference(OURS, other), what, claim)
 
 
+def _not_behind(board: Board, other: str) -> Verdict:
+    """Judges that a rival is not ahead: the mean is at most ``CLOSE``, and the interval is not above 0."""
+    shared = board.shared(OURS, other)
+    found = shared.difference(OURS, other)
+    status: Status = "reproduced" if found.mean <= CLOSE and not found.low > 0 else "not reproduced"
+    verdict = _verdict(shared, found, "log10 gap", f"is not behind {label(other)}: at most {CLOSE} on average")
+    return dataclasses.replace(verdict, status=status, held=int(status == "reproduced"), undecided=0)
+
+
+def _claim(test: stages.Test) -> Verdict:
+    """Judges a claim by Holm's p-value."""
+    claim = f"after {test.factor} d queries has a lower mean log10 gap than {label(test.rival)}"
+    found = _verdict(test.board, test.found, "log10 gap", claim)
+    status: Status = (
+        "reproduced" if test.p < stages.LEVEL else "not reproduced" if found.interval[0] > 0 else "undecided"
+    )
+    statistic = f"{found.statistic} at Bonferroni's level, one-sided p {test.p:.2g} by Holm's method"
+    held = int(status == "reproduced")
+    return dataclasses.replace(
+        found, status=status, statistic=statistic, held=held, undecided=int(status == "undecided")
+    )
+
+
 def _verdict(board: Board, found: Difference, what: str, claim: str, most: float = 0.0) -> Verdict:
-    mean, low, high, count = found
+    mean, low, high, count, _ = found
     status: Status = "reproduced" if high < most else "not reproduced" if low > most else "undecided"
     boxes = len({problem.function for problem in board.problems if problem.suite == "real"})
     over = f"{boxes} black boxes" if boxes > 1 else counted(count, "problem")

@@ -21,6 +21,8 @@ import torch
 
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
+from experiments.benchmarks.problems.optuna_samplers import sample
+from experiments.benchmarks.problems.scbo import scbo
 from experiments.benchmarks.problems.suites import SIDE, Problem
 from optimizers import SurrogateTrustRegion, minimize
 from optimizers.comparison.outside import Queries, run_outside
@@ -34,6 +36,7 @@ AT_A_TIME = 8
 
 BOXES = ("bbob", "bbob-noisy", "bbob-largescale", "real")
 CONSTRAINED = ("bbob-constrained",)
+MIXED = ("bbob-mixint",)
 
 Run = Callable[[Queries, np.ndarray, int], None]
 """Queries the objective from a start, with a seed, until the budget is spent or the method stops."""
@@ -122,7 +125,7 @@ def _ours(method: str, **options: Any) -> Run:
 
 
 def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
-    box, budget = [(-SIDE, SIDE)] * len(x0), queries.max_queries
+    box, budget = list(zip(queries.lower.tolist(), queries.upper.tolist(), strict=True)), queries.max_queries
     told, more = functools.partial(_told, queries), dict(options)
     if (constrained := queries.constrained) is not None:
         more["constraints"] = constrained.constraints
@@ -211,12 +214,12 @@ _TABLE = (
         _outside("cma"),
         factor=100,
         asks_start=False,
-        suites=BOXES + CONSTRAINED,
+        suites=BOXES + CONSTRAINED + MIXED,
         why="the standard evolution strategy, with IPOP restarts",
     ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences with d + 1 queries per gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
-    Rival("random", _outside("random"), factor=100, suites=BOXES + CONSTRAINED, why="the baseline"),
+    Rival("random", _outside("random"), factor=100, suites=BOXES + CONSTRAINED + MIXED, why="the baseline"),
     Rival("sobol", _outside("sobol"), factor=100, why="the baseline with evenly spread points"),
     Rival(
         "turbo", _ours("turbo"), most=10, most_real=120, every=2, why="the best known local Bayesian optimization; slow"
@@ -252,6 +255,33 @@ _TABLE = (
         factor=100,
         suites=CONSTRAINED,
         why="quadratic programming with forward differences, d + 1 queries per gradient",
+    ),
+    Rival(
+        "scbo",
+        scbo,
+        most=5,
+        instances=1,
+        suites=CONSTRAINED,
+        constraints=10,
+        why="constrained Bayesian optimization in a trust region, set up like BoTorch's tutorial; slow",
+    ),
+    Rival(
+        "optuna_tpe",
+        functools.partial(sample, "TPESampler"),
+        most=10,
+        instances=1,
+        suites=MIXED,
+        needs=("optuna",),
+        why="optuna's default, the tree-structured Parzen estimator",
+    ),
+    Rival(
+        "optuna_gp",
+        functools.partial(sample, "GPSampler"),
+        most=10,
+        instances=1,
+        suites=MIXED,
+        needs=("optuna",),
+        why="optuna's Gaussian process; slow",
     ),
 )
 

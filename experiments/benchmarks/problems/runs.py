@@ -231,8 +231,10 @@ def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
         finally:
             clock[0] += time.process_time() - start
 
-    side = torch.full((about.dimension,), SIDE, dtype=torch.float64)
-    queries = Queries(timed, -side, side, about.queries, numpy=True)
+    side = np.full(about.dimension, SIDE)
+    lower, upper = map(torch.from_numpy, problem.box or (-side, side))
+    queries = Queries(timed, lower, upper, about.queries, numpy=True)
+    queries.integrality = None if problem.integrality is None else torch.from_numpy(problem.integrality)
     if problem.constraints:
         limits = ReturnedConstraints(np.full(problem.constraints, -np.inf), np.zeros(problem.constraints))
         queries.constrained = ConstrainedQueries(queries, limits, torch.from_numpy(problem.start))

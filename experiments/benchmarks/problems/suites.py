@@ -112,6 +112,7 @@ SUITES = {
             own_start=True,
             stages=(5, 10),
         ),
+        Suite("bbob-mixint", (5, 10, 20, 40), NOISELESS_GROUPS, (5, 10, 20, 40, 80, 160), own_start=True),
         Suite("real", (), {}, ()),
     )
 }
@@ -153,9 +154,11 @@ class Opened:
     """A problem that can be queried.
 
     Attributes:
-        fun: f at a point of [−5, 5]^d, an array of shape ``d``; the pair (f, c) where there are constraints.
+        fun: f at a point of the box, an array of shape ``d``; the pair (f, c) where there are constraints.
         start: shape ``d``.
         constraints: number of constraints, c ≤ 0.
+        box: lower and upper bounds, each of shape ``d``; None: [−5, 5]^d.
+        integrality: which variables are integers, shape ``d``; None: no variable is.
         progress: the progress; for a COCO problem only after it is closed.
         strict: the same with a smaller tolerance of constraints.
     """
@@ -163,6 +166,8 @@ class Opened:
     fun: Callable[[np.ndarray], Any]
     start: np.ndarray
     constraints: int = 0
+    box: tuple[np.ndarray, np.ndarray] | None = None
+    integrality: np.ndarray | None = None
     progress: Progress | None = None
     strict: Progress | None = None
 
@@ -262,6 +267,9 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
         files = f"result_folder: run outer_folder: {place} algorithm_name: {method}"
         coco.observe_with(cocoex.Observer(problem.suite, files))
         found = Opened(told or (lambda x: float(coco(x))), start, coco.number_of_constraints)
+        if count := coco.number_of_integer_variables:
+            found.box = np.array(coco.lower_bounds), np.array(coco.upper_bounds)
+            found.integrality = np.arange(problem.dimension) < count
         try:
             yield found
         finally:

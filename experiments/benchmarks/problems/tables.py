@@ -34,8 +34,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         found += [values(records)]
     else:
         parts = [*by_dimension(board), whole]
-        known = dict.fromkeys(suite.group(problem.function) for problem in board.problems)
-        groups = [(name, _in_group(suite, name)) for name in suite.groups if name in known]
+        groups = by_group(board, suite)
         found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
         found += [ranks(board, [*groups, whole], "group"), differences(board, [*groups, whole], "group")]
     found += [table for table in [on_fewer(board)] if table]
@@ -177,6 +176,12 @@ def by_function(board: Board) -> list[Part]:
     """Returns the functions or black boxes, each as a title and a selection of the board's problems."""
     names = list(dict.fromkeys(problem.function for problem in board.problems))
     return [(str(name), _with("function", name)) for name in names]
+
+
+def by_group(board: Board, suite: Suite) -> list[Part]:
+    """Returns the groups of functions, each as a title and a selection of the board's problems."""
+    known = {suite.group(problem.function) for problem in board.problems}
+    return [(name, _in_group(suite, name)) for name in suite.groups if name in known]
 
 
 def _in_order(found: Sequence[dict[str, float]]) -> list[str]:

@@ -1,0 +1,132 @@
+"""Differences after several numbers of queries, with p-values that are adjusted for the number of tests.
+
+Each test is one-sided: its hypothesis is that the mean of our method's log10 gaps is not below the rival's. Holm's
+method adjusts the p-values of all cells of a table together, so that the probability of any false "below" among them is
+at most 5%. The intervals of tables are at 95%. The claims are the tests after 10 d and all queries against COBYQA, the
+better of its two radii in each dimension, COBYLA and SLSQP; their intervals are at Bonferroni's level, 95% together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board, Difference, holm
+from experiments.benchmarks.problems.runs import Record
+from experiments.benchmarks.problems.suites import SUITES
+from experiments.benchmarks.problems.tables import Part, by_dimension, by_group, label
+from experiments.harness.verdicts import Table
+
+CLAIMED = (BETTER_COBYQA, "cobyla", "slsqp")
+"""The rivals of the claims."""
+
+LEVEL = 0.05
+
+
+class Test(NamedTuple):
+    """A one-sided test of our method against a rival.
+
+    Attributes:
+        board: the problems on which both ran.
+        rival: the rival.
+        factor: number of queries over d.
+        found: the paired difference.
+        p: Holm's p-value.
+    """
+
+    board: Board
+    rival: str
+    factor: int
+    found: Difference
+    p: float
+
+
+def after(records: Sequence[Record], factor: int, strict: bool = False) -> list[Record]:
+    """Returns the records with the gaps after ``factor`` d queries.
+
+    Args:
+        records: the records.
+        factor: number of queries over d.
+        strict: whether the gaps are those with the smaller tolerance of constraints.
+    """
+
+    def then(record: Record) -> Record:
+        count = factor * record.run.problem.dimension
+        if count >= record.run.problem.queries and not strict:
+            return record
+        before = [gap for n, gap in (record.strict if strict else record.least) if n <= count]
+        return dataclasses.replace(record, final=before[-1] if before else math.inf)
+
+    return [then(record) for record in records]
+
+
+def factors(records: Sequence[Record]) -> tuple[int, ...]:
+    """Returns the numbers of queries over d after which methods are compared."""
+    problem = records[0].run.problem
+    return (*SUITES[problem.suite].stages, problem.queries // problem.dimension)
+
+
+def claims(records: Sequence[Record]) -> list[Test]:
+    """Returns the tests of the claims, those whose methods ran, with intervals at Bonferroni's level."""
+    found = []
+    for factor in factors(records)[-2:]:
+        board = Board.of(after(records, factor))
+        for rival in CLAIMED:
+            if board.has(OURS) and board.has(rival) and (shared := board.shared(OURS, rival)).problems:
+                found.append((shared, rival, factor))
+    level = 1 - LEVEL / max(len(found), 1)
+    tested = [board.difference(OURS, rival, level) for board, rival, _ in found]
+    adjusted = holm([difference.p for difference in tested])
+    return [Test(*one, d, float(p)) for one, d, p in zip(found, tested, adjusted, strict=True)]
+
+
+def tables(records: Sequence[Record]) -> list[Table]:
+    """Returns gaps and ranks after each number of queries, the differences with their tests, and what does not hold."""
+    stages, suite = factors(records), SUITES[records[0].run.problem.suite]
+    boards = {f"{k} d": Board.of(after(records, k)) for k in stages}
+    strict = {f"{k} d, 1e-9": Board.of(after(records, k, strict=True)) for k in stages if records[0].strict}
+    found, failing = (
+        [_means({**boards, **strict}, "gap"), _means({**boards, **strict}, "rank")],
+        list[tuple[str, ...]](),
+    )
+    whole: Part = "all", lambda problem: True
+    for name, board in {**boards, **strict}.items():
+        for by, parts in (("dimension", [*by_dimension(board), whole]), ("group", by_group(board, suite))):
+            table, rows = _differences(board, parts, name, by)
+            found.append(table)
+            failing += rows
+    caption = f"The cells of the tables of differences whose adjusted p-value is at least {LEVEL}, of {{}}."
+    cells = sum(len([cell for row in table.rows for cell in row[1:] if cell]) for table in found[2:])
+    return [*found, Table(("queries", "rival", "cell", "difference, p"), tuple(failing), caption.format(cells))]
+
+
+def _means(boards: dict[str, Board], what: str) -> Table:
+    means = [board.mean_scores() if what == "gap" else board.mean_ranks() for board in boards.values()]
+    rows = [(label(m), *(f"{mean[m]:.2f}" for mean in means)) for m in means[0] if all(m in mean for mean in means)]
+    caption = f"Mean {'log10 gap' if what == 'gap' else 'rank'} over all problems after several numbers of queries."
+    return Table((f"mean {what}", *boards), tuple(rows), caption)
+
+
+def _differences(
+    board: Board, parts: Sequence[Part], queries: str, by: str
+) -> tuple[Table, list[tuple[str, str, str, str]]]:
+    """Returns a table of the differences to each rival, and its cells that do not hold."""
+    rivals = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
+    cells = {
+        (rival, name): board.where(chosen).difference(OURS, rival)
+        for rival, (name, chosen) in itertools.product(rivals, parts)
+    }
+    tested = [key for key, found in cells.items() if found.units > 1]
+    p = dict(zip(tested, holm([cells[key].p for key in tested]).tolist(), strict=True))
+    said = {key: f"{cells[key]}, p {p[key]:.2g}" for key in tested}
+    rows = [(f"to {label(rival)}", *(said.get((rival, name), "") for name, _ in parts)) for rival in rivals]
+    caption = (
+        f"{label(OURS)} minus each rival after {queries} queries by {by}: mean log10 gap, with Student's 95% interval "
+        "over the problems on which both ran, and the p-value of the test that it is below, by Holm's method over all "
+        "cells of this table."
+    )
+    failing = [(queries, label(rival), name, said[rival, name]) for rival, name in tested if p[rival, name] >= LEVEL]
+    return Table(("difference", *(name for name, _ in parts)), tuple(rows), caption), failing
