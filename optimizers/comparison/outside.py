@@ -311,7 +311,9 @@ def _cma(
         search = cma.CMAEvolutionStrategy(z0, sigma, {**given, "popsize": search.popsize * 2**number})
     lagrangian = None
     if constrained is not None:
-        lagrangian = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*moarchiving")  # for an archive that is not used
+            lagrangian = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False)
     value = lagrangian or queries
     while not search.stop():
         asked = search.ask()

@@ -10,7 +10,9 @@ import pytest
 import torch
 from scipy import optimize
 
+from optimizers.comparison.constrained import ConstrainedQueries
 from optimizers.comparison.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, Queries, outside_name, run_outside
+from optimizers.core.constraints import ReturnedConstraints
 
 LOWER, UPPER = [-1.0, 0.0, -2.0, -1.0], [1.0, 2.0, 0.5, 1.0]
 CENTER, WEIGHTS = np.array([0.3, 2.5, 0.1, 0.2]), np.array([1.0, 10.0, 3.0, 1.0])
@@ -273,3 +275,61 @@ def test_random_points_need_a_box():
     free = [-math.inf] * 4, [math.inf] * 4
     with pytest.raises(ValueError, match="finite bounds"):
         run("random", bowl, 10, lower=free[0], upper=free[1])
+
+
+def constrained(name, start, max_queries, seed=0):
+    """The points that a method queries on |x|² with x₀ ≥ 0.5, x₁ ≥ x₀² and x₂ = 0.25, which one function returns."""
+    fun = Logged(lambda x: (float(x @ x), np.array([x[0], x[1] - x[0] ** 2, x[2]])))
+    asked, x0 = queries(fun, max_queries, numpy=True), torch.tensor(start, dtype=torch.float64)
+    limits = ReturnedConstraints([0.5, 0.0, 0.25], [np.inf, np.inf, 0.25])
+    asked.constrained = ConstrainedQueries(asked, limits, x0)
+    run_outside(name, asked, x0, seed, {})
+    return np.array(fun.points)
+
+
+def test_slsqp_queries_a_start_its_differences_and_then_a_step():
+    points = constrained("slsqp", [0.9, 1.5, -1.5, 0.9], 40)
+    far = np.abs(points - points[0]).max(axis=1)
+    assert np.all(far[:5] < 1e-6) and far[5] > 1e-2 and len(np.unique(points, axis=0)) == len(points)
+    assert points[-1] == pytest.approx([0.5, 0.25, 0.25, 0.0], abs=1e-5)
+
+
+def test_cobyqa_does_not_query_a_start_that_it_moves():
+    start = [0.9, 1.5, -1.5, 0.9]
+    points = constrained("cobyqa", start, 60)
+    assert not np.any(np.all(points == start, axis=1)) and np.allclose(points[-1], [0.5, 0.25, 0.25, 0.0], atol=1e-3)
+
+
+def test_cma_with_constraints_is_its_packages_own_loop():
+    cma = pytest.importorskip("cma")
+    rng, sides, theirs = np.random.default_rng(3), np.subtract(UPPER, LOWER), []
+
+    def rows(z):
+        x = np.clip(LOWER + sides * np.asarray(z), LOWER, UPPER)
+        if not theirs or tuple(x) != theirs[-1]:
+            theirs.append(tuple(x))
+        return [0.5 - x[0], x[0] ** 2 - x[1], x[2] - 0.25, 0.25 - x[2]]
+
+    def value(z):
+        rows(z)
+        return float(np.square(theirs[-1]).sum())
+
+    options = {"bounds": [[0.0] * 4, [1.0] * 4], "seed": math.nan, "verbose": -10, "maxiter": 30}
+    options["randn"] = lambda *shape: rng.standard_normal(shape)
+    z0 = (np.subtract(START, LOWER) / sides).tolist()
+    cma.fmin_con2(value, z0, 0.3, constraints=rows, options=options)
+    ours = constrained("cma", START, 200, seed=3)
+    assert np.allclose(sorted(map(tuple, ours)), sorted(theirs[: len(ours)]), rtol=0.0, atol=1e-12) and len(ours) == 200
+
+
+def test_integers_are_rounded_and_searched_as_a_lattice():
+    whole = torch.tensor([True, False, False, True])
+    fun = Logged()
+    asked = run("cma", fun, 60, start=[0.0, 1.0, -0.5, 0.0], integrality=whole)
+    points = np.array(fun.points)
+    assert set(points[:, 0]) == set(points[:, 3]) == {-1.0, 0.0, 1.0} and len(set(points[:, 1])) > 40
+    fun = Logged()
+    run("random", fun, 3000, start=[0.0, 1.0, -0.5, 0.0], integrality=whole)
+    counts = np.unique(np.array(fun.points)[:, 0], return_counts=True)[1]
+    assert len(counts) == 3 and np.all(np.abs(counts - 1000) < 100), "each integer has the same share"
+    assert math.isfinite(asked.least)
