@@ -34,7 +34,7 @@ BETTER_COBYQA = "the better COBYQA"
 class Difference(NamedTuple):
     """A mean of paired differences with its interval (NaN for one), and the number of problems or boxes.
 
-    Its p-value is that of the one-sided test against a mean of at least 0.
+    The p-value belongs to the one-sided test of a mean of at least 0.
     """
 
     mean: float

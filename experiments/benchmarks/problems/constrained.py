@@ -2,8 +2,8 @@
 
 A query is one distinct point: it gives f and all constraints c ≤ 0, whichever of them a method evaluates and when. Runs
 start at COCO's initial solution, which is feasible. A query is feasible if max c is at most 1e-6 of the largest |c| at
-the start; the tables also have a tolerance of 1e-9. The gap of a run is that of its best feasible query or, without a
-better one, of the start, which is known to be feasible before the first query.
+the start; the tables also have a tolerance of 1e-9. The gap of a run is taken at its best feasible query or, without a
+better one, at the start, which is known to be feasible before the first query.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scalable constrained Bayesian optimization (SCBO; Eriksson and Poloczek, AISTATS 2021), as in BoTorch's tutorial.
 
-The settings are those of the tutorial ``scalable_constrained_bo``: inputs in the unit cube, ten initial points, batches
+The settings follow the tutorial ``scalable_constrained_bo``: inputs in the unit cube, ten initial points, batches
 of four by Thompson sampling among 2,000 candidates in a cube around the best point, and a standardized Matérn 5/2
 Gaussian process for f and for each constraint, refitted for each batch. The side of the cube doubles after ten
 successful batches in a row, halves after max(4, d)/4 unsuccessful ones, and starts at 0.8.
