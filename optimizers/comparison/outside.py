@@ -313,7 +313,7 @@ def _cma(
     if constrained is not None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*moarchiving")  # for an archive that is not used
-            lagrangian = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False)
+            lagrangian = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False, logging=0)
     value = lagrangian or queries
     while not search.stop():
         asked = search.ask()

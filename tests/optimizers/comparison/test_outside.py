@@ -300,8 +300,9 @@ def test_cobyqa_does_not_query_a_start_that_it_moves():
     assert not np.any(np.all(points == start, axis=1)) and np.allclose(points[-1], [0.5, 0.25, 0.25, 0.0], atol=1e-3)
 
 
-def test_cma_with_constraints_is_its_packages_own_loop():
+def test_cma_with_constraints_is_its_packages_own_loop_and_writes_no_files(tmp_path, monkeypatch):
     cma = pytest.importorskip("cma")
+    monkeypatch.chdir(tmp_path)
     rng, sides, theirs = np.random.default_rng(3), np.subtract(UPPER, LOWER), []
 
     def rows(z):
@@ -317,9 +318,10 @@ def test_cma_with_constraints_is_its_packages_own_loop():
     options = {"bounds": [[0.0] * 4, [1.0] * 4], "seed": math.nan, "verbose": -10, "maxiter": 30}
     options["randn"] = lambda *shape: rng.standard_normal(shape)
     z0 = (np.subtract(START, LOWER) / sides).tolist()
-    cma.fmin_con2(value, z0, 0.3, constraints=rows, options=options)
+    cma.fmin_con2(value, z0, 0.3, constraints=rows, options=options, kwargs_confit={"logging": 0})
     ours = constrained("cma", START, 200, seed=3)
     assert np.allclose(sorted(map(tuple, ours)), sorted(theirs[: len(ours)]), rtol=0.0, atol=1e-12) and len(ours) == 200
+    assert not list(tmp_path.iterdir())
 
 
 def test_integers_are_rounded_and_searched_as_a_lattice():
