@@ -303,6 +303,8 @@ def test_cobyqa_does_not_query_a_start_that_it_moves():
 def test_cma_with_constraints_is_its_packages_own_loop_and_writes_no_files(tmp_path, monkeypatch):
     cma = pytest.importorskip("cma")
     monkeypatch.chdir(tmp_path)
+    ours = constrained("cma", START, 200, seed=3)
+    assert not list(tmp_path.iterdir())
     rng, sides, theirs = np.random.default_rng(3), np.subtract(UPPER, LOWER), []
 
     def rows(z):
@@ -319,9 +321,7 @@ def test_cma_with_constraints_is_its_packages_own_loop_and_writes_no_files(tmp_p
     options["randn"] = lambda *shape: rng.standard_normal(shape)
     z0 = (np.subtract(START, LOWER) / sides).tolist()
     cma.fmin_con2(value, z0, 0.3, constraints=rows, options=options, kwargs_confit={"logging": 0})
-    ours = constrained("cma", START, 200, seed=3)
     assert np.allclose(sorted(map(tuple, ours)), sorted(theirs[: len(ours)]), rtol=0.0, atol=1e-12) and len(ours) == 200
-    assert not list(tmp_path.iterdir())
 
 
 def test_integers_are_rounded_and_searched_as_a_lattice():
