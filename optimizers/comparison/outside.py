@@ -309,14 +309,26 @@ def _cma(
     search = cma.CMAEvolutionStrategy(z0, sigma, given)
     if number:
         search = cma.CMAEvolutionStrategy(z0, sigma, {**given, "popsize": search.popsize * 2**number})
-    lagrangian = None
-    if constrained is not None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*moarchiving")  # for an archive that is not used
-            lagrangian = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False, logging=0)
+    lagrangian = None if constrained is None else _lagrangian(constrained, len(z0))
     value = lagrangian or queries
     while not search.stop():
         asked = search.ask()
         search.tell(asked, [value(user(np.asarray(z))) for z in asked])
         if lagrangian is not None:
             lagrangian.update(search)
+
+
+def _lagrangian(constrained: Constrained, dimension: int) -> Any:
+    """The augmented Lagrangian of ``cma.fmin_con2``, which writes no files."""
+    import cma
+
+    class Quiet(cma.constraints_handler.AugmentedLagrangian):
+        def _init_(self) -> None:
+            self.logging = 0
+            super()._init_()
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*moarchiving")  # for archives that are not used
+        found = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False)
+    found._al = Quiet(dimension)
+    return found
