@@ -52,12 +52,7 @@ CLOSE = 0.1
 MARGIN = 0.3
 """Largest excess of the log10 gap with eight concurrent queries over one at a time, as in ``beyond-parallel``."""
 
-DRIVEN = {
-    "nest_bo": newton_step,
-    "local_entropy": local_entropy,
-    "scbo": scbo,
-    "optuna_tpe": optuna_samplers,
-}
+DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo, "optuna_tpe": optuna_samplers}
 """The modules that run a rival with a loop of ours; the page describes them."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")

@@ -162,20 +162,9 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 
 _TABLE = (
     Rival(
-        "trust_region",
-        _ours("trust_region"),
-        factor=100,
-        suites=BOXES + CONSTRAINED,
-        why="ours, the method under test",
+        "trust_region", _ours("trust_region"), factor=100, suites=BOXES + CONSTRAINED, why="ours, the method under test"
     ),
-    Rival(
-        "trust_region_8",
-        _run_rounds,
-        most=20,
-        most_real=0,
-        every=2,
-        why="ours with eight concurrent queries",
-    ),
+    Rival("trust_region_8", _run_rounds, most=20, most_real=0, every=2, why="ours with eight concurrent queries"),
     Rival("zord", _ours("zord"), why="ours, the library's ZoRD with its defaults"),
     Rival("zord_gated", _ours("zord", active="gated"), most=40, most_real=400, why="ours, with active queries"),
     Rival("rgf", _ours("rgf"), factor=100, why="the papers' baseline"),
