@@ -23,6 +23,8 @@ from experiments import __version__, registry
 from experiments.harness.experiment import PAPERS, SCALES, counted, paper_of
 from experiments.harness.verdicts import STATUSES, Status, Verdict
 from experiments.program import SCRIPT, program
+from experiments.workloads.data import NAMES as DATA_SETS
+from experiments.workloads.data import folder_of
 
 if TYPE_CHECKING:
     from experiments.running.runner import Outcome
@@ -104,6 +106,10 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
             from experiments.report.publish import publish
 
             print(*publish(arguments.folder, arguments.target, arguments.names, arguments.readme), sep="\n")
+        case "data":
+            from experiments.workloads.data import fetch
+
+            print(fetch(arguments.name, arguments.data))
         case "figures":
             return _run(list(registry.ESTIMATION_ERROR), arguments, command)
         case _:
@@ -169,6 +175,9 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
         subparser.add_argument("--jobs", type=int, metavar="J", help="processes; default: one for each core")
         subparser.add_argument("--scale", default="paper", choices=SCALES, help="default: paper")
         subparser.add_argument("--resume", action="store_true", help="keep finished seeds and experiments")
+    data = commands.add_parser("data", help="download a data set of the papers by its usual loader")
+    data.add_argument("name", metavar="NAME", choices=DATA_SETS, help=", ".join(DATA_SETS))
+    data.add_argument("--data", type=Path, required=True, metavar="DIR", help="the data set is stored in DIR/NAME")
     report = commands.add_parser("report", help="write the results of a folder as Markdown pages into the folder")
     publish = commands.add_parser("publish", help="copy results and pages to a folder under version control")
     for subparser in (report, publish):
@@ -223,7 +232,7 @@ def _say_what_stands_in(names: list[str], data: Path | None) -> None:
         return
     for name in names:
         wanted = registry.get(name).data
-        if wanted and not any((data / one).exists() for one in wanted):
+        if wanted and not any(folder_of(data, one).exists() for one in wanted):
             print(f"{name}: {data} has no {' and no '.join(wanted)}; a stand-in is used", file=sys.stderr)
 
 

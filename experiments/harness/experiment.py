@@ -9,7 +9,7 @@ on two cores together with all other experiments (by default it equals ``paper``
 by the tests. Two fields have the same meaning everywhere and are set from the command line:
 
 * ``device: str = "cpu"`` is ``--device``;
-* ``data: str = ""`` is ``--data DIR``: data set NAME is in ``DIR/NAME``. An empty string selects the stand-in.
+* ``data: str = ""`` is ``--data DIR`` (``experiments.workloads.data``). An empty string selects the stand-in.
 
 Every experiment satisfies these conditions, which ``tests/experiments/test_figures.py`` checks at the quick scale:
 
@@ -96,6 +96,8 @@ class Experiment:
         data: names of the external data sets, such as ``("mnist",)``.
         stand_in: what replaces them without ``--data``, such as ``scikit-learn's digits for MNIST``; or a function of
             the settings that returns an empty string if the real data are used.
+        differs: maps settings with real data to what differs from the paper's model or size; an empty string if nothing
+            does.
         check: raises ``ValueError`` for settings that cannot run; called once, before any seed.
         cost: processor time by scale, such as ``{"paper": "3 h"}``; measured times take precedence.
         table: maps settings and records to the paper's table, our values beside the printed ones.
@@ -116,6 +118,7 @@ class Experiment:
     seeds: int | Mapping[str, int] = 10
     data: tuple[str, ...] = ()
     stand_in: str | Callable[[Any], str] = ""
+    differs: Callable[[Any], str] | None = None
     check: Callable[[Any], object] | None = None
     cost: Mapping[str, str] = dataclasses.field(default_factory=dict)
     table: Callable[[Any, Rows], Table] | None = None
@@ -158,10 +161,10 @@ class Experiment:
         pairs = [(f.name, getattr(settings, f.name), getattr(paper, f.name)) for f in dataclasses.fields(settings)]
         return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
-    def judged(self, settings: Any, rows: Rows) -> list[Verdict]:
-        """Returns the verdicts of ``claims``, each with the stand-in that it rests on."""
-        name = self.stands_in(settings)
-        return [dataclasses.replace(verdict, stand_in=name) for verdict in self.claims(settings, rows)]
+    def judged(self, settings: Any, rows: Rows, differs: str = "") -> list[Verdict]:
+        """Returns the verdicts of ``claims``, each with the stand-in or the difference that it rests on."""
+        name, found = self.stands_in(settings), self.claims(settings, rows)
+        return [dataclasses.replace(verdict, stand_in=name, differs=differs) for verdict in found]
 
     def stands_in(self, settings: Any) -> str:
         """Returns the stand-in that a run with these settings uses; an empty string if it uses none."""

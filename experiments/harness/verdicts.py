@@ -40,6 +40,8 @@ CONTROL_WORDS: dict[Status, str] = {
 
 ON_STAND_IN = " on the stand-in"
 """Suffix of a status that rests on a stand-in for the paper's data."""
+DIFFERS = " on the paper's data, other model or size"
+"""Suffix of a status that rests on the paper's data with another model, or on a part of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Verdict:
         control: whether the claim is our own rather than the paper's; ``reproduced`` then means that it holds.
         undecided: number of undecided cells.
         stand_in: what replaced the paper's data; empty if nothing did.
+        differs: what differs from the paper's model or size on the paper's own data; empty if nothing does.
     """
 
     claim: str
@@ -73,12 +76,16 @@ class Verdict:
     control: bool = False
     undecided: int = 0
     stand_in: str = ""
+    differs: str = ""
+
+    @property
+    def basis(self) -> str:
+        """The suffix of the status that says which data and model it rests on; empty for the paper's."""
+        return ON_STAND_IN if self.stand_in else DIFFERS if self.differs else ""
 
     def said(self, words: Mapping[Status, str] | None = None) -> str:
-        """Describes the status in the given words, with the stand-in and, for ``partly``, the number of cells."""
-        word = (words or CONTROL_WORDS)[self.status] if words or self.control else self.status
-        if self.stand_in:
-            word += ON_STAND_IN
+        """Describes the status in the given words, with its basis and, for ``partly``, the number of cells."""
+        word = ((words or CONTROL_WORDS)[self.status] if words or self.control else self.status) + self.basis
         return f"{word}, in {self.held} of {self.settings} settings" if self.status == "partly" else word
 
     def measured(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from experiments.harness.experiment import PAPERS, natural
-from experiments.harness.verdicts import ON_STAND_IN, Verdict
+from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, Verdict
 from experiments.program import program
 from experiments.running import results
 from experiments.running.results import ResultsError
@@ -52,16 +52,12 @@ class Entry:
         """A key of ``PAPERS``."""
         return str(self.facts["paper"])
 
-    def tally(self) -> Counter[str]:
-        """Counts the verdicts by status, without controls."""
-        return Counter(verdict.status for verdict in self.verdicts if not verdict.control)
-
 
 def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:
-    """Counts verdicts by status, under an empty key for the paper's data and under a suffix for stand-ins."""
-    found = {where: Counter[str]() for where in ("", ON_STAND_IN)}
-    for entry in entries:
-        found[ON_STAND_IN if entry.facts.get("stand_in") else ""] += entry.tally()
+    """Counts verdicts by status, under an empty key for the paper's data and model and under a suffix for others."""
+    found = {basis: Counter[str]() for basis in ("", DIFFERS, ON_STAND_IN)}
+    for verdict in (verdict for entry in entries for verdict in entry.verdicts if not verdict.control):
+        found[verdict.basis][verdict.status] += 1
     return {where: tally for where, tally in found.items() if tally.total()}
 
 

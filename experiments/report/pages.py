@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments import registry
 from experiments.harness.experiment import PAPERS, counted, in_words
-from experiments.harness.verdicts import ON_STAND_IN, STATUSES
+from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, STATUSES
 from experiments.report.entries import Entry, read_all, tallies
 from experiments.report.guide import TITLE, guide
 from experiments.report.markdown import page, table, text
@@ -112,8 +112,8 @@ def _figures(entries: Sequence[Entry], place: str) -> str:
     for entry in entries:
         facts = entry.facts
         run = f"{facts.get('scale', 'other')}, {counted(len(facts['seeds']), 'seed')}"
-        stand_in = f"stand-in: {text(facts['stand_in'])}" if facts.get("stand_in") else ""
-        rows.append([link(entry, place, facts["source"]), text(facts["shows"]), _counts([entry]), run, stand_in])
+        data = f"stand-in: {text(facts['stand_in'])}" if facts.get("stand_in") else text(facts.get("differs", ""))
+        rows.append([link(entry, place, facts["source"]), text(facts["shows"]), _counts([entry]), run, data])
     rows.append(["all", "", _counts(entries), "", ""])
     return table(["figure or table", "shows", "claims", "run at", "data"], rows)
 
@@ -129,11 +129,11 @@ def paper_table(entries: Sequence[Entry]) -> str:
     for paper, own in by_paper(entries).items():
         found: Mapping[str, Counter[str]] = tallies(own)
         if found and paper != "ours":
-            here, elsewhere = found.get("", Counter()), found.get(ON_STAND_IN, Counter())
-            stood_in = f"{elsewhere['reproduced']} of {elsewhere.total()} reproduced" if elsewhere else ""
+            here, *others = (found.get(basis, Counter()) for basis in ("", DIFFERS, ON_STAND_IN))
+            elsewhere = [f"{tally['reproduced']} of {tally.total()} reproduced" if tally else "" for tally in others]
             again = f"`gradient-surrogates run --paper {paper} --scale reduced`"
-            rows.append([paper_title(paper), *(here[status] for status in STATUSES), stood_in, again])
-    return table(["", *STATUSES, "on stand-ins", ""], rows) if rows else ""
+            rows.append([paper_title(paper), *(here[status] for status in STATUSES), *elsewhere, again])
+    return table(["", *STATUSES, "other model or size", "on stand-ins", ""], rows) if rows else ""
 
 
 def with_counts(readme: str, entries: Sequence[Entry]) -> str:

@@ -88,7 +88,8 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     plain, packed = (target / f"{name}.{suffix}" for suffix in ("csv", "csv.xz"))
     kept, dropped = (packed, plain) if len(text) >= PACKED_FROM else (plain, packed)
     seeds = len(facts["seeds"])
-    command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}"
+    data = " --data DIR" if facts["settings"].get("data") else ""
+    command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}{data}"
     facts = {**facts, "scale": scale, "command": command}
     verdicts = results.render(experiment, settings, rows, target, facts, kinds=("png",), dpi=DPI)
     results.replace(kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if kept is packed else text)

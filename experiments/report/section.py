@@ -22,6 +22,8 @@ def section(entry: Entry, reading: str) -> list[str]:
     blocks = [f"## {entry.id}", f"{text(said)}.", f"**Claimed:** {text(facts['claim'])}"]
     if facts.get("stand_in"):
         blocks.append(f"**Stand-in:** {text(facts['stand_in'])}. The paper's data were not used.")
+    if facts.get("differs"):
+        blocks.append(f"**The paper's data, with another model or size:** {text(facts['differs'])}.")
     for number, one in enumerate(entry.pictures):
         blocks.append(picture(one.name, one.inches, f"{said}, more methods" if number else said))
     if entry.pictures and facts.get("caption"):

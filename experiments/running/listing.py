@@ -17,6 +17,7 @@ from experiments import registry
 from experiments.harness.experiment import PAPERS, SCALES, cost_of, paper_of
 from experiments.harness.verdicts import STATUSES
 from experiments.running.runner import Outcome
+from experiments.workloads.data import folder_of
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 PIPED = 120
@@ -44,7 +45,7 @@ def _described(name: str, data: Path | None) -> dict[str, Any]:
         experiment = registry.get(name)
     except registry.MissingExtraError as error:
         return {"id": name, "paper": paper_of(name), "missing": str(error)}
-    folders = {wanted: None if data is None else (data / wanted).exists() for wanted in experiment.data}
+    folders = {wanted: None if data is None else folder_of(data, wanted).exists() for wanted in experiment.data}
     return {
         "id": name,
         "paper": experiment.paper,

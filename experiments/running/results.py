@@ -82,8 +82,9 @@ def _processor() -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Converts a settings dataclass to JSON data."""
-    return json.loads(json.dumps(dataclasses.asdict(value), default=str))
+    """Converts a settings dataclass to JSON data; a folder of data sets becomes ``DIR``, since its path is private."""
+    found = json.loads(json.dumps(dataclasses.asdict(value), default=str))
+    return found | {"data": "DIR"} if found.get("data") else found
 
 
 class PartialRun:
@@ -158,7 +159,9 @@ class PartialRun:
 
 def header(experiment: Experiment, settings: Any) -> dict[str, Any]:
     """Returns everything that the records of a seed depend on."""
-    return {"experiment": experiment.id, "settings": as_json(settings), "versions": versions()}
+    found = {"experiment": experiment.id, "settings": as_json(settings), "versions": versions()}
+    differs = experiment.differs(settings) if experiment.differs and not experiment.stands_in(settings) else ""
+    return found | ({"differs": differs} if differs else {})
 
 
 def write(
@@ -203,7 +206,7 @@ def render(
         kinds: file formats of the figures.
         dpi: dots per inch of the PNG files; by default the project's.
     """
-    verdicts = experiment.judged(settings, rows)
+    verdicts = experiment.judged(settings, rows, facts.get("differs", ""))
     with plotting.applied():
         figures = experiment.figures(settings, rows)
         for suffix, figure in figures.items():

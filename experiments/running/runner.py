@@ -21,6 +21,7 @@ from experiments import registry
 from experiments.harness.experiment import Experiment, in_words, seconds_a_seed
 from experiments.harness.verdicts import Verdict
 from experiments.running import results
+from experiments.workloads.data import folder_of
 from optimizers.comparison.records import Rows
 from optimizers.running.pool import run_tasks
 
@@ -169,7 +170,7 @@ def configured(experiment: Experiment, scale: str, device: str | None, data: Pat
     if data is not None:
         if not data.is_dir():
             raise ValueError(f"--data must be a folder with a subfolder for each data set; {data} is not a folder")
-        if "data" in fields and any((data / name).exists() for name in experiment.data):
+        if "data" in fields and any(folder_of(data, name).exists() for name in experiment.data):
             settings = dataclasses.replace(settings, data=str(data))
     if experiment.check is not None:
         try:

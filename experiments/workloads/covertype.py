@@ -1,4 +1,4 @@
-"""Covertype: scikit-learn's ``fetch_covtype`` from a local folder, or a synthetic stand-in of the same shape."""
+"""Covertype from a folder, or a synthetic stand-in of the same shape."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from sklearn.datasets import fetch_covtype, make_classification
 from torch import Tensor
 
-from experiments.workloads.images import DataError, reading
+from experiments.workloads.data import DataError, file_of, folder_of, read_npz, reading
 
-FEATURES, CLASSES = 54, 7
+FEATURES, CLASSES, ROWS = 54, 7, 581_012
 SIZE = 20_000
-"""Number of points of the synthetic set; Covertype has 581,012."""
+"""Number of points of the synthetic set."""
 
 STAND_IN = "synthetic 54-feature set for Covertype"
 
@@ -55,33 +55,47 @@ class Points:
         return Points(self.inputs[count:], self.labels[count:])
 
 
-def load_points(data: str = "") -> Points:
-    """Returns Covertype from the scikit-learn cache in ``data/covertype``, or the synthetic set if ``data`` is empty.
+def load_points(data: str = "", every_class: bool = False) -> Points:
+    """Returns Covertype from ``data/covertype`` or ``data/covtype``, or the synthetic set if ``data`` is empty.
+
+    Args:
+        data: folder of the data sets.
+        every_class: whether to add the class-balanced sample to the natural one, if the folder has only samples, so
+            that every class has 2,000 rows.
 
     Raises:
         DataError: if the data do not exist; nothing is downloaded.
     """
-    return covertype(Path(data) / "covertype") if data else synthetic()
+    return covertype(folder_of(data, "covertype"), every_class) if data else synthetic()
 
 
-@lru_cache(maxsize=1)
-def covertype(folder: Path) -> Points:
-    """Reads Covertype as ``fetch_covtype`` stores it under ``data_home=folder``.
+@lru_cache(maxsize=2)
+def covertype(folder: Path, every_class: bool = False) -> Points:
+    """Reads Covertype: compact files, or what ``fetch_covtype`` stores under ``data_home=folder``.
 
     Raises:
         DataError: if it does not exist or is not as expected.
     """
-    asked = f"python -c \"from sklearn.datasets import fetch_covtype; fetch_covtype(data_home='{folder}')\""
+    asked = "python -m experiments data covertype --data DIR"
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; download Covertype into it with: {asked}")
-    with reading(
-        f"{folder} does not contain scikit-learn's copy of Covertype; download it with: {asked}; scikit-learn says"
-    ):
-        found = fetch_covtype(data_home=folder, download_if_missing=False)
-    inputs, labels = np.asarray(found.data, dtype=np.float64), np.asarray(found.target, dtype=np.int64) - 1
-    if inputs.ndim != 2 or inputs.shape[1] != FEATURES or set(np.unique(labels)) - set(range(CLASSES)):
+    files = [file_of(folder, f"{kind}*.npz") for kind in ("natural", "balanced")[: 1 + every_class]]
+    if parts := [read_npz(path) for path in files if path is not None]:
+        inputs, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+        _, first = np.unique(inputs, axis=0, return_index=True)
+        inputs, labels = inputs[np.sort(first)], labels[np.sort(first)]
+    else:
+        with reading(f"{folder} does not contain Covertype; download it with: {asked}; scikit-learn says"):
+            found = fetch_covtype(data_home=folder, download_if_missing=False)
+        inputs, labels = np.asarray(found.data), np.asarray(found.target, dtype=np.int64)
+    if inputs.ndim != 2 or inputs.shape[1] != FEATURES or set(np.unique(labels)) - set(range(1, CLASSES + 1)):
         raise DataError(f"{folder} must have n x {FEATURES} features and classes 1 to {CLASSES}, got {inputs.shape}")
-    return _standardised(inputs, labels)
+    return _standardised(inputs.astype(np.float64), labels - 1)
+
+
+def differs(points: Points, trained_on: int) -> str:
+    """Says in which size and training a run differs from the papers' on Covertype."""
+    return f"{len(points):,} of Covertype's {ROWS:,} rows, a network trained by Adam on {trained_on:,} of them"
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
 """Images for the attacks: MNIST and CIFAR-10 from a folder, or scikit-learn's digits as a stand-in.
 
-Nothing is downloaded. MNIST consists of four IDX files (LeCun et al.), plain or ``.gz``; CIFAR-10 of the six "python
-version" batches (Krizhevsky), which are pickles and are read without executing their contents.
+``experiments.workloads.data`` describes the files. CIFAR-10's batches are pickles, which are read without executing
+their contents.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import dataclasses
 import gzip
 import io
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
+
+from experiments.workloads.data import DataError, file_of, folder_of, read_npz, reading
 
 IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -32,20 +33,6 @@ DIGITS_TEST = 360
 
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 """Names of the data sets."""
-
-
-class DataError(ValueError):
-    """Raised for data that do not exist or are not as the loader expects."""
-
-
-@contextmanager
-def reading(complaint: str) -> Iterator[None]:
-    """Raises any exception of the block as a ``DataError`` with a message and the exception's first line."""
-    try:
-        yield
-    except Exception as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(f"{complaint}: {said}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +76,7 @@ def load_images(name: str, data: str = "", side: int = 8) -> Images:
         raise ValueError(f"unknown images {name!r}; choose from {', '.join(TITLES)}")
     if not data:
         return digits(side)
-    return (mnist if name == "mnist" else cifar10)(Path(data) / name)
+    return (mnist if name == "mnist" else cifar10)(folder_of(data, name))
 
 
 def stand_in(names: Sequence[str], data: str, side: int) -> str:
@@ -136,9 +123,8 @@ def mnist(folder: Path) -> Images:
 def _idx_path(folder: Path, name: str) -> Path:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; it must contain MNIST's four IDX files")
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
+    if path := file_of(folder, name, f"{name}.gz", f"MNIST/raw/{name}", f"MNIST/raw/{name}.gz"):
+        return path
     raise DataError(f"{folder} has neither {name} nor {name}.gz; MNIST needs {', '.join(sum(IDX_FILES.values(), ()))}")
 
 
@@ -183,16 +169,19 @@ class _ArraysOnly(pickle.Unpickler):
 
 @lru_cache(maxsize=1)
 def cifar10(folder: Path) -> Images:
-    """Reads CIFAR-10 from its python batches, in ``folder`` or in its ``cifar-10-batches-py``.
+    """Reads CIFAR-10 from compact files, or from its python batches in ``folder`` or in its ``cifar-10-batches-py``.
 
     Raises:
-        DataError: if a batch is missing or invalid.
+        DataError: if a file is missing or invalid.
     """
     inner = folder / CIFAR_FOLDER
-    folder = inner if inner.is_dir() else folder
-    read = {}
+    inner, read = inner if inner.is_dir() else folder, {}
     for split, names in CIFAR_FILES.items():
-        batches = [_cifar_batch(folder / name) for name in names]
+        if path := file_of(folder, f"{split}*.npz"):
+            pixels, labels = read_npz(path)
+            batches = [_cifar_images(path, np.moveaxis(pixels, -1, 1), labels)]
+        else:
+            batches = [_cifar_batch(inner / name) for name in names]
         read[split] = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
     return Images("CIFAR-10", *read["train"], *read["test"])
 
@@ -203,6 +192,11 @@ def _cifar_batch(path: Path) -> tuple[Tensor, Tensor]:
     with reading(f"{path} is not a batch of CIFAR-10's python version"):
         found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"], dtype=np.int64)
-    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3 * 32 * 32) or not set(labels) <= set(range(10)):
+    return _cifar_images(path, pixels, labels)
+
+
+def _cifar_images(path: Path, pixels: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Returns pixels in [0, 1] and classes from bytes with the channels first."""
+    if pixels.dtype != np.uint8 or pixels.size != 3 * 32 * 32 * len(labels) or not set(labels) <= set(range(10)):
         raise DataError(f"{path} must have n x 3072 bytes and n classes, got {pixels.dtype} {pixels.shape}")
     return torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy()).float() / 255.0, torch.from_numpy(labels)

@@ -1,14 +1,17 @@
 """OPT, or another causal language model, and SST-2, QQP and SQuAD from a folder, through transformers and datasets.
 
 ``DIR/NAME`` is a model written by transformers' ``save_pretrained``, with tokenizer and weights in one folder, such as
-``DIR/opt-125m``. ``DIR/TASK`` is a data set written by datasets' ``save_to_disk``, with the splits ``train`` and
-``validation`` and the columns of ``COLUMNS`` (those of GLUE and SQuAD). Nothing is downloaded. Requires the extra
+``DIR/opt-125m``. ``DIR/TASK`` is a data set with the splits ``train`` and ``validation`` and the columns of ``COLUMNS``
+(those of GLUE and SQuAD), in a format of ``experiments.workloads.data``. Nothing is downloaded. Requires the extra
 ``llm``.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import gzip
+import json
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -22,7 +25,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
 from experiments.registry import require
-from experiments.workloads.images import DataError, reading
+from experiments.workloads.data import DataError, file_of, reading
 from experiments.workloads.prompts import IGNORED, Prompts
 
 COLUMNS = {
@@ -112,29 +115,59 @@ def _tokenizer(folder: Path) -> Any:
 
 
 @lru_cache(maxsize=8)
-def load_task(folder: Path, split: str) -> Any:
-    """Reads a split of a task's data set.
+def load_task(folder: Path, split: str) -> list[dict[str, Any]]:
+    """Reads the rows of a task's split.
 
     Raises:
         DataError: if there is no data set, or the split or a column is missing.
-        MissingExtraError: if datasets is not installed.
+        MissingExtraError: if the folder was written by datasets, which is not installed.
     """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; it must contain a data set")
+    name = {"validation": "dev"}.get(split, split)
+    if path := file_of(folder, f"{name}*.tsv.gz", f"{name}*.json.gz", f"{name}*.json"):
+        with reading(f"{path} cannot be read"):
+            rows = _squad_rows(path) if ".json" in path.name else _table_rows(path)
+    else:
+        rows = _saved_rows(folder, split)
+    if missing := [column for column in COLUMNS[folder.name] if not rows or column not in rows[0]]:
+        raise DataError(f"{folder}, split {split}, must have rows with the columns {', '.join(missing)}")
+    return rows
+
+
+def _table_rows(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return [row | {"label": int(row.get("label", row.get("is_duplicate", "")))} for row in rows]
+
+
+def _squad_rows(path: Path) -> list[dict[str, Any]]:
+    content = path.read_bytes()
+    articles = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["data"]
+    return [
+        {
+            "title": article.get("title", ""),
+            "context": paragraph["context"],
+            "question": asked["question"],
+            "answers": {"text": [answer["text"] for answer in asked["answers"]]},
+        }
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for asked in paragraph["qas"]
+    ]
+
+
+def _saved_rows(folder: Path, split: str) -> list[dict[str, Any]]:
     require("llm", f"a data set from {folder}")
     import datasets
 
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; it must contain a data set written by datasets' save_to_disk")
     with reading(f"{folder} was not written by datasets' save_to_disk"):
         found = datasets.load_from_disk(str(folder))
     if not isinstance(found, datasets.DatasetDict) or set(SPLITS) - set(found):
         have = sorted(found) if isinstance(found, datasets.DatasetDict) else "one data set without splits"
         raise DataError(f"{folder} must have the splits {' and '.join(SPLITS)}, got {have}")
-    wanted, have = COLUMNS[folder.name], found[split].column_names
-    if missing := [name for name in wanted if name not in have]:
-        raise DataError(
-            f"{folder}, split {split}, must have the columns {', '.join(missing)}; it has {', '.join(have)}"
-        )
-    return found[split]
+    rows: list[dict[str, Any]] = found[split].to_list()
+    return rows
 
 
 def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed: int) -> Prompts:
@@ -145,7 +178,7 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
         MissingExtraError: without the extra.
     """
     rows, tokenizer = load_task(data / task, split), _tokenizer(data / model)
-    if task != "squad" and (wrong := set(rows["label"]) - {0, 1}):  # GLUE's test splits have −1
+    if task != "squad" and (wrong := {row["label"] for row in rows} - {0, 1}):  # GLUE's test splits have −1
         raise DataError(f"{data / task}, split {split}: labels must be 0 or 1, got {sorted(wrong)[0]}")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].tolist()
     picked = [rows[i] for i in order]

@@ -19,7 +19,8 @@ from experiments.papers.hiso.accounting import (
     nearest_rounds,
 )
 from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
-from experiments.workloads.images import DataError, load_images, mnist
+from experiments.workloads.data import DataError
+from experiments.workloads.images import load_images, mnist
 from federated import make_federation
 from optimizers import Directions, Displacement
 from optimizers.comparison.records import where

@@ -12,7 +12,7 @@ from experiments.papers.hiso import language, table2, table5_fig6
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
 from experiments.running.runner import configured
 from experiments.workloads import llm, sentences
-from experiments.workloads.images import DataError
+from experiments.workloads.data import DataError
 from experiments.workloads.prompts import IGNORED, PromptLoss, Prompts, f1
 from experiments.workloads.sentences import Training
 from experiments.workloads.tiny_opt import TinyOPT
@@ -396,7 +396,7 @@ def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):
     (tmp_path / "opt-125m" / "config.json").write_text("{}")
     with pytest.raises(DataError, match="opt-125m has no causal language model"):
         language.check(quick)
-    with pytest.raises(DataError, match="sst2 is not what datasets' save_to_disk writes"):
+    with pytest.raises(DataError, match="sst2 was not written by datasets' save_to_disk"):
         llm.load_task(tmp_path / "sst2", "train")
     with pytest.raises(DataError, match="qqp is not a folder"):
         llm.load_task(tmp_path / "qqp", "train")
@@ -405,7 +405,7 @@ def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):
         llm.load_task(tmp_path / "one" / "sst2", "train")
     wrong = datasets.Dataset.from_dict({"text": ["good"], "label": [1]})
     datasets.DatasetDict({"train": wrong, "validation": wrong}).save_to_disk(str(tmp_path / "two" / "sst2"))
-    with pytest.raises(DataError, match="lacks the columns sentence; it has text, label"):
+    with pytest.raises(DataError, match="must have rows with the columns sentence"):
         llm.load_task(tmp_path / "two" / "sst2", "train")
     hidden = datasets.Dataset.from_dict({"sentence": ["good"], "label": [-1]})
     datasets.DatasetDict({"train": hidden, "validation": hidden}).save_to_disk(str(tmp_path / "three" / "sst2"))

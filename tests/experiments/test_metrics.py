@@ -9,7 +9,7 @@ from sklearn import metrics as sklearn_metrics
 from experiments.papers.zord import fig4
 from experiments.workloads import metrics
 from experiments.workloads.covertype import Points, load_points
-from experiments.workloads.images import DataError
+from experiments.workloads.data import DataError
 from experiments.workloads.metrics import DIMENSION, METRICS, MetricObjective, confusion, logits, metric
 from optimizers.comparison.records import where
 
@@ -88,8 +88,8 @@ def test_classes_are_sampled_without_replacement():
 
 
 def test_covertype_is_never_fetched_unasked(tmp_path):
-    with pytest.raises(DataError, match="fetch_covtype"):
+    with pytest.raises(DataError, match="experiments data covertype"):
         load_points(str(tmp_path))
     (tmp_path / "covertype").mkdir()
-    with pytest.raises(DataError, match="fetch_covtype"):
+    with pytest.raises(DataError, match="does not contain Covertype"):
         load_points(str(tmp_path))

@@ -9,7 +9,8 @@ import torch
 from experiments.workloads import images as loaders
 from experiments.workloads.attack import Attack, chosen, fooled, margin
 from experiments.workloads.cache import cached
-from experiments.workloads.images import DataError, cifar10, digits, load_images, mnist, read_idx
+from experiments.workloads.data import DataError
+from experiments.workloads.images import cifar10, digits, load_images, mnist, read_idx
 from experiments.workloads.victims import Training, shapes, trained_victim
 from tests.experiments.mnist import idx, write_mnist
 

@@ -31,12 +31,13 @@ FZOOS: dict[str, dict[str, Any]] = {
     "fzoos": {"gamma": "inverse"},
     "fzoos_one": {"gamma": 1.0},
     "fzoos_adaptive": {"gamma": "adaptive"},
+    "fzoos_settling": {"gamma": "adaptive", "rate": "settling"},
     "fzoos_start": {"gamma": "inverse", "correction_at": "start"},
     "fzoos_one_start": {"gamma": 1.0, "correction_at": "start"},
 }
 BASELINES = ("fedzo", "fedprox", "fedprox_d", "scaffold1", "scaffold2")
 THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
-APPLIED = ("fzoos", "fzoos_adaptive", *BASELINES)
+APPLIED = ("fzoos", "fzoos_adaptive", "fzoos_settling", *BASELINES)
 """The methods that attacks and metrics are compared with."""
 SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}
 """The papers' symbols for the settings that panels differ in."""
@@ -172,8 +173,9 @@ def over(settings: Settings) -> str:
 
 
 def shown(methods: Sequence[str]) -> list[str]:
-    """Returns the methods of the first figure: all of them, or two γ of FZooS and the baselines."""
-    few = [method for method in methods if method in APPLIED]
+    """Returns the methods of the first figure: all of them, or two variants of FZooS and the baselines."""
+    ours = "fzoos_settling" if "fzoos_settling" in methods else "fzoos_adaptive"
+    few = [method for method in methods if method in ("fzoos", ours, *BASELINES)]
     return few if any(method in BASELINES for method in methods) else list(methods)
 
 
@@ -200,7 +202,7 @@ def plot_more(
     settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
 ) -> Figure | None:
     """Draws the variants of FZooS that the first figure omits, beside 1/t and the baselines with each further Q."""
-    other = [method for method in settings.methods if method in FZOOS and method not in APPLIED]
+    other = [method for method in settings.methods if method in FZOOS and method not in shown(settings.methods)]
     methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
     axes_of = {f"total queries, Q = {q}": ("num_queries", q) for q in settings.directions[1:]}
     if not axes_of or not any(method in BASELINES for method in methods):

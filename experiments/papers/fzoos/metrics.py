@@ -34,7 +34,7 @@ from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import APPLIED, BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
 from experiments.workloads.cache import FOLDER
-from experiments.workloads.covertype import CLASSES, STAND_IN, Points, load_points
+from experiments.workloads.covertype import CLASSES, STAND_IN, Points, differs, load_points
 from experiments.workloads.metrics import DIMENSION, FULL, MetricObjective, Training, trained_network
 from experiments.workloads.metrics import QUICK as QUICK_TRAINING
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
@@ -98,7 +98,8 @@ REDUCED: dict[str, Any] = {
     "rounds": 10,
     "num_features": 300,
     "points": 500,
-    "tuned": ((0.01, 0.8),) * 2 + ((0.01, 0.3),) * len(BASELINES),
+    "training": Training(points=10_000),
+    "tuned": ((0.01, 0.8),) * 3 + ((0.01, 0.3),) * len(BASELINES),
 }
 QUICK: dict[str, Any] = {
     "methods": ("fzoos", "fzoos_adaptive", "fedzo"),
@@ -115,7 +116,7 @@ QUICK: dict[str, Any] = {
 
 def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
     """Returns the problem of one seed: its trained network, and a sample of points for each client."""
-    points = load_points(settings.data)
+    points = load_points(settings.data, every_class=True)
     source = "covertype" if settings.data else "synthetic"
     trained = trained_network(points, settings.training, seed, source, settings.cache)
     unseen = points.sample(len(points), seed).after(settings.training.points)
@@ -183,7 +184,8 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
         seeds={"quick": 3, "reduced": 3, "paper": 5},
         data=("covertype",),
         stand_in=STAND_IN,
-        check=lambda settings: load_points(settings.data),
+        differs=lambda settings: differs(load_points(settings.data, every_class=True), settings.training.points),
+        check=lambda settings: load_points(settings.data, every_class=True),
     )
 
 

@@ -41,7 +41,7 @@ from experiments.papers.hiso import training
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, Place, bytes_a_round
 from experiments.workloads import llm, sentences
 from experiments.workloads.cache import FOLDER
-from experiments.workloads.images import DataError
+from experiments.workloads.data import DataError
 from experiments.workloads.prompts import LanguageModel, PromptLoss
 from experiments.workloads.sentences import Training
 from federated import Federation, make_federation

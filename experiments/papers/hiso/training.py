@@ -10,7 +10,8 @@ import numpy as np
 
 from experiments.papers.hiso.controls import ScalarHessian
 from experiments.papers.hiso.digits import MNIST_NETWORK, Loss, federation_of, initial
-from experiments.workloads.images import DataError, load_images
+from experiments.workloads.data import DataError
+from experiments.workloads.images import load_images
 from federated import make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers.comparison.records import Row, Rows, seeds_of, where

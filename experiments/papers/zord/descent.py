@@ -161,7 +161,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
         **options: options of the optimizer; they override the others.
     """
     given: dict[str, Any] = dict(SETTINGS.get(method, {}))
-    if method not in ("gld", "turbo1", "turbom"):
+    if method not in ("gld", "turbo1", "turbom", "trust_region"):
         given["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
         if radius is not None and method.startswith("zord"):
             given["radius"] = radius

@@ -33,7 +33,7 @@ from experiments.harness.records import checkpoints
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.zord.descent import search
 from experiments.workloads.cache import FOLDER
-from experiments.workloads.covertype import STAND_IN, load_points
+from experiments.workloads.covertype import STAND_IN, differs, load_points
 from experiments.workloads.metrics import DIMENSION, FULL, METRICS, QUICK, MetricObjective, Training, trained_network
 from optimizers import Evaluator, run
 from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, seeds_of
@@ -52,7 +52,7 @@ class Settings:
     Attributes:
         metrics: metrics of the panels.
         methods: the paper's ZoRD, the library's default, and the baselines.
-        tuned: rate and radius of each method.
+        tuned: rate and radius of each method; the trust region uses neither.
         max_queries: the budget.
         every: queries between records.
         points: number of points for the metric.
@@ -64,8 +64,8 @@ class Settings:
     """
 
     metrics: tuple[str, ...] = METRICS
-    methods: tuple[str, ...] = ("zord", "zord_kept", *BASELINES)
-    tuned: tuple[tuple[float, float], ...] = ((0.05, 3.0), (0.01, 1.0), (0.01, 1.0), (0.01, 1.0), (0.01, 1.0))
+    methods: tuple[str, ...] = ("zord", "zord_kept", *BASELINES, "trust_region")
+    tuned: tuple[tuple[float, float], ...] = ((0.05, 3.0),) + ((0.01, 1.0),) * 4 + ((0.0, 0.0),)
     max_queries: int = 2000
     every: int = 20
     points: int = 2000
@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
     claim="ZoRD improves all four metrics more than ES, RGF and PRGF at equal queries.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(max_queries=500),
+        "reduced": Settings(max_queries=500, training=Training(points=10_000)),
         "quick": Settings(metrics=("f1",), max_queries=16, every=4, points=200, training=QUICK, cache=""),
     },
     run_seed=run_seed,
@@ -163,5 +163,6 @@ EXPERIMENT = Experiment(
     seeds=5,
     data=("covertype",),
     stand_in=STAND_IN,
+    differs=lambda settings: differs(load_points(settings.data), settings.training.points),
     check=lambda settings: load_points(settings.data),
 )
