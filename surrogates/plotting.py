@@ -97,6 +97,7 @@ METHODS = Styles(
         "sobol_search": MethodStyle("Sobol' search", GREY, "", ":"),
         "trust_region": MethodStyle("trust region on the GP", BLUE, "o"),
         "trust_region_8": MethodStyle("trust region on the GP, 8 at a time", INDIGO, "o", "--"),
+        "default": MethodStyle("trust region, the default", BLACK, "*", "--"),
         "gradient_descent": MethodStyle("gradient descent", BLACK, "", "--"),
         # FZooS
         "fzoos": MethodStyle("FZooS, γ = 1/t", BLUE, "o"),

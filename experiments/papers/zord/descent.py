@@ -145,7 +145,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """The baselines' options in the figures: n, λ and Adam's rate from Appx. C.1 and C.2; GLD's radii are ours."""
 
-CLASSES = {"zord_kept": "zord", "turbo1": "turbo", "turbom": "turbo"}
+CLASSES = {"default": "trust_region", "zord_kept": "zord", "turbo1": "turbo", "turbom": "turbo"}
 """The optimizer's name where it differs from the name in the figures."""
 
 
@@ -161,7 +161,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
         **options: options of the optimizer; they override the others.
     """
     given: dict[str, Any] = dict(SETTINGS.get(method, {}))
-    if method not in ("gld", "turbo1", "turbom", "trust_region"):
+    if method not in ("gld", "turbo1", "turbom", "default"):
         given["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
         if radius is not None and method.startswith("zord"):
             given["radius"] = radius
