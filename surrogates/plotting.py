@@ -107,7 +107,7 @@ METHODS = Styles(
         "fzoos_adaptive_five": MethodStyle("FZooS, adaptive γ at five points", MAGENTA, "X"),
         "fzoos_eb": MethodStyle("FZooS, one-way γ", ORANGE, "s"),
         "fzoos_oracle": MethodStyle("FZooS, oracle γ", GREEN, "^"),
-        "fzoos_settling": MethodStyle("FZooS, adaptive γ, settling rate", BLUE, "o"),
+        "fzoos_settling": MethodStyle("FZooS, adaptive γ, settling rate", WINE, "h"),
         "fzoos_start": MethodStyle("FZooS, γ = 1/t, x' = xᵣ₋₁", INDIGO, "X", ":"),
         "fzoos_one_start": MethodStyle("FZooS, γ = 1, x' = xᵣ₋₁", WINE, "h", ":"),
         "fedzo": MethodStyle("FedZO", VERMILION, "s"),

@@ -37,6 +37,7 @@ FZOOS: dict[str, dict[str, Any]] = {
 }
 BASELINES = ("fedzo", "fedprox", "fedprox_d", "scaffold1", "scaffold2")
 THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
+FIVE_GAMMAS = (*THREE_GAMMAS, "fzoos_start", "fzoos_one_start")
 APPLIED = ("fzoos", "fzoos_adaptive", "fzoos_settling", *BASELINES)
 """The methods that attacks and metrics are compared with."""
 SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}

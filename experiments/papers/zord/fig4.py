@@ -9,13 +9,14 @@ splits Covertype's 581,012 points into halves for training and test, trains with
 with rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
 
 Our choices where the paper gives no details: the paper gives neither the half on which the metric is computed, nor the
-box, nor the averaging. We train on 2,000 points (10,000 at the reduced scale) with Adam and compute the metric on 2,000 others. Classes are averaged
-as in scikit-learn's ``macro``. θ is in [−1, 1]^d, searched as [0, 10]^d, and n = 10. Since the metric is piecewise
-constant, the smoothing radius matters as much as Adam's rate: each method uses the best pair of a grid (``RATES`` by
-``RADII``) on Covertype's F1 with a tenth of the paper's budget and the first of ``tuning_seeds``, which no figure uses;
-``tune`` returns the mean improvements. The default method has nothing to tune. The radius is the root mean square distance of a query from the iterate, or of the initial design in ZoRD.
-The paper's ZoRD never halves its steps. The library's default halves them after ten queries without improvement; on a
-piecewise constant function such steps do not reach the next edge.
+box, nor the averaging. We train on 2,000 points (10,000 at the reduced scale) with Adam and compute the metric on 2,000
+others. Classes are averaged as in scikit-learn's ``macro``. θ is in [−1, 1]^d, searched as [0, 10]^d, and n = 10. Since
+the metric is piecewise constant, the smoothing radius matters as much as Adam's rate: each method uses the best pair of
+a grid (``RATES`` by ``RADII``) on Covertype's F1 with a tenth of the paper's budget and the first of ``tuning_seeds``,
+which no figure uses; ``tune`` returns the mean improvements. The default method has nothing to tune. The radius is the
+root mean square distance of a query from the iterate, or of the initial design in ZoRD. The paper's ZoRD never halves
+its steps. The library's default halves them after ten queries without improvement; on a piecewise constant function
+such steps do not reach the next edge.
 """
 
 from __future__ import annotations
