@@ -1,9 +1,11 @@
 """``python -m experiments benchmark problems``: compares the methods and their rivals on third-party problems.
 
-The suites are COCO's bbob, bbob-noisy and bbob-largescale (extra ``problems``) and the real black boxes. Each run is
-stored in DIR/problems.runs when it ends; --resume continues from there. All runs in the folder are used for the tables,
-DIR/problems-SUITE.txt, and for the files of the page (python -m experiments report --from DIR). COCO's own files are in
-DIR/coco: python -m cocopp DIR/coco/bbob-20d/trust_region OTHERS compares them with any other archive.
+The suites are COCO's bbob, bbob-noisy, bbob-largescale, bbob-constrained and bbob-mixint (extra ``problems``) and the
+real black boxes. Each run is stored in DIR/problems.runs when it ends; --resume continues from there. All runs in the
+folder are used for the tables, DIR/problems-SUITE.txt, and for the files of the page (python -m experiments report
+--from DIR). Instances 16 to 20, which are run once after the code is frozen, have tables of their own,
+DIR/problems-SUITE-fresh.txt. COCO's own files are in DIR/coco: python -m cocopp DIR/coco/bbob-20d/trust_region OTHERS
+compares them with any other archive.
 """
 
 from __future__ import annotations

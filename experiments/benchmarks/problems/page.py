@@ -18,8 +18,8 @@ from experiments.benchmarks.problems import board as boards
 from experiments.benchmarks.problems import (
     constrained,
     local_entropy,
+    mixed_integer,
     newton_step,
-    optuna_samplers,
     rivals,
     scbo,
     stages,
@@ -47,13 +47,16 @@ FRESH = range(16, 21)
 """The instances that are run once, after the code is frozen, for the claims."""
 
 CLOSE = 0.1
-"""Largest mean difference of the log10 gap to a rival that our method is not behind."""
+"""Largest mean difference of the log10 gap to a rival that is not ahead."""
 
 MARGIN = 0.3
 """Largest excess of the log10 gap with eight concurrent queries over one at a time, as in ``beyond-parallel``."""
 
-DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo, "optuna_tpe": optuna_samplers}
+DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo}
 """The modules that run a rival with a loop of ours; the page describes them."""
+
+ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,)}
+"""The modules whose descriptions a suite's page has too."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
 """The rivals with a verdict of their own: those with a Gaussian process, and SciPy's default in a box."""
@@ -130,7 +133,7 @@ def render(
             inspect.cleandoc(module.__doc__ or "")
             for module in (
                 *(suites, boards, rivals),
-                *((constrained, stages) if suite.stages else ()),
+                *ABOUT.get(suite.name, ()),
                 *(DRIVEN[method] for method in methods if method in DRIVEN),
             )
         ),
@@ -153,7 +156,7 @@ def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
     """Rebuilds everything that follows from an id's records in another folder; returns a one-line summary.
 
     COCO's files of our runs, if the folder has all of them, are packed next to the records (``archive_of``); ``python
-    -m cocopp`` compares them with any other archive.
+    -m cocopp`` compares them with any other archive. Those of constrained problems are not, as their gaps are others.
 
     Raises:
         ResultsError: if the records cannot be read.
@@ -163,7 +166,7 @@ def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
     facts = results.read_json(folder / f"{name}.settings.json")
     render(name, records, target, {key: facts[key] for key in kept}, dpi=dpi)
     ours = [folder / COCO / record.run.folder for record in records if record.run.method == OURS]
-    if not ours or not all(path.is_dir() for path in ours):
+    if not ours or records[0].strict or not all(path.is_dir() for path in ours):
         return f"{len(records)} runs"
     results.replace(archive_of(target, name), _packed(ours))
     return f"{len(records)} runs, and COCO's files of {len(ours)}"

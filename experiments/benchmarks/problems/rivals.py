@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
+from experiments.benchmarks.problems.mixed_integer import sample
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
-from experiments.benchmarks.problems.optuna_samplers import sample
 from experiments.benchmarks.problems.scbo import scbo
 from experiments.benchmarks.problems.suites import SIDE, Problem
 from optimizers import SurrogateTrustRegion, minimize

@@ -1,6 +1,10 @@
-"""Samplers of optuna (Akiba et al., KDD 2019) with their defaults: TPE, and a Gaussian process (``GPSampler``).
+"""Mixed-integer problems: COCO's suite bbob-mixint (Tušar, Brockhoff and Hansen 2019, doi 10.1145/3321707.3321868).
 
-Real variables are ``suggest_float`` and integers ``suggest_int`` in the box. The start is the first trial.
+Four of five variables are integers, with 2, 4, 8 and 16 values in equal numbers; the others are real in [−5, 5]. Runs
+start at COCO's initial solution, the middle of the domain. All queries are points of this lattice. Random search draws
+each integer with the same probability. CMA-ES uses pycma's ``integer_variables`` with bounds half a unit beyond the
+last integers and initial standard deviations of 0.3 of each side. TPE and ``GPSampler`` are optuna's (Akiba et al.,
+KDD 2019) with their defaults, ``suggest_int`` and ``suggest_float``; the start is their first trial.
 """
 
 from __future__ import annotations
