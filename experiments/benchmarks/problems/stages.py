@@ -88,19 +88,17 @@ def tables(records: Sequence[Record]) -> list[Table]:
     stages, suite = factors(records), SUITES[records[0].run.problem.suite]
     boards = {f"{k} d": Board.of(after(records, k)) for k in stages}
     strict = {f"{k} d, 1e-9": Board.of(after(records, k, strict=True)) for k in stages if records[0].strict}
-    found, failing = (
-        [_means({**boards, **strict}, "gap"), _means({**boards, **strict}, "rank")],
-        list[tuple[str, ...]](),
-    )
+    found, failing = [_means(boards | strict, "gap"), _means(boards | strict, "rank")], list[tuple[str, ...]]()
     whole: Part = "all", lambda problem: True
-    for name, board in {**boards, **strict}.items():
-        for by, parts in (("dimension", [*by_dimension(board), whole]), ("group", by_group(board, suite))):
-            table, rows = _differences(board, parts, name, by)
+    for name, board in (boards | strict).items():
+        parts = {"dimension": [*by_dimension(board), whole]}
+        parts |= {} if name in strict else {"group": by_group(board, suite)}
+        for by, columns in parts.items():
+            table, rows = _differences(board, columns, name, by)
             found.append(table)
             failing += rows
-    caption = f"The cells of the tables of differences whose adjusted p-value is at least {LEVEL}, of {{}}."
-    cells = sum(len([cell for row in table.rows for cell in row[1:] if cell]) for table in found[2:])
-    return [*found, Table(("queries", "rival", "cell", "difference, p"), tuple(failing), caption.format(cells))]
+    caption = f"The cells of the tables of differences by dimension and by group whose p-value is at least {LEVEL}."
+    return [*found, Table(("queries", "rival", "cells"), tuple(failing), caption)]
 
 
 def _means(boards: dict[str, Board], what: str) -> Table:
@@ -112,8 +110,8 @@ def _means(boards: dict[str, Board], what: str) -> Table:
 
 def _differences(
     board: Board, parts: Sequence[Part], queries: str, by: str
-) -> tuple[Table, list[tuple[str, str, str, str]]]:
-    """Returns a table of the differences to each rival, and its cells that do not hold."""
+) -> tuple[Table, list[tuple[str, str, str]]]:
+    """Returns a table of the differences to each rival, and the cells of each rival that do not hold."""
     rivals = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
     cells = {
         (rival, name): board.where(chosen).difference(OURS, rival)
@@ -128,5 +126,8 @@ def _differences(
         "over the problems on which both ran, and the p-value of the test that it is below, by Holm's method over all "
         "cells of this table."
     )
-    failing = [(queries, label(rival), name, said[rival, name]) for rival, name in tested if p[rival, name] >= LEVEL]
-    return Table(("difference", *(name for name, _ in parts)), tuple(rows), caption), failing
+    failing = {
+        rival: [name for other, name in tested if other == rival and p[rival, name] >= LEVEL] for rival in rivals
+    }
+    short = [(queries, label(rival), ", ".join(names)) for rival, names in failing.items() if names]
+    return Table(("difference", *(name for name, _ in parts)), tuple(rows), caption), short

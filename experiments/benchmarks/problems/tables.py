@@ -35,8 +35,10 @@ def tables(records: Sequence[Record]) -> list[Table]:
     else:
         parts = [*by_dimension(board), whole]
         groups = by_group(board, suite)
-        found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
-        found += [ranks(board, [*groups, whole], "group"), differences(board, [*groups, whole], "group")]
+        found = [ranks(board, parts), scores(board, parts), ranks(board, [*groups, whole], "group")]
+        if not suite.stages:
+            found[2:2] = [differences(board, parts)]
+            found += [differences(board, [*groups, whole], "group")]
     found += [table for table in [on_fewer(board)] if table]
     return [*found, times(records), what_was_run(records)]
 
