@@ -28,7 +28,7 @@ from surrogates.kernels.blocks import Blocks, existing_blocks, kernel_values
 from surrogates.kernels.registry import Copied, KernelFunctions, RadialFunctions, register_kernel
 from surrogates.kernels.stationary import StationaryKernel, root
 
-# Under this r the quotient that h'' of the cosine is loses digits to its series.
+# Below this r the series of the cosine's h'' is more accurate than its quotient.
 _NEAR = 0.1
 
 
@@ -55,7 +55,7 @@ def cosine(kernel: CosineKernel, copied: Copied) -> RadialFunctions:
 def piecewise_polynomial(kernel: PiecewisePolynomialKernel, copied: Copied) -> KernelFunctions:
     """k = (1 − r)₊^(j+q) P(r) with j = ⌊d/2⌋ + q + 1, d the number of inputs, and GPyTorch's polynomials P.
 
-    Its P for q = 2 is not the printed one, and the kernel is what GPyTorch computes.
+    GPyTorch's P for q = 2 differs from the printed one; this function follows GPyTorch.
     """
     lengthscale, q = copied(kernel.lengthscale), kernel.q
 
@@ -74,8 +74,8 @@ def piecewise_polynomial(kernel: PiecewisePolynomialKernel, copied: Copied) -> K
 def _piecewise_polynomial(j: int, q: int, lengthscale: Tensor) -> RadialFunctions:
     """h(r²) = (1 − r)₊^m P(r), from which h' = g(r)/2r and h'' = (g'(r) − g(r)/r)/4r², g = dh/dr.
 
-    g = (1 − r)^(m−1) Q(r) with Q = (1 − r)P' − mP, whose constant term is 0 for q >= 1: then g/r = (1 − r)^(m−1) R(r)
-    with the polynomial R = Q/r, and h'' = [(1 − r)R' − (m − 1)R] (1 − r)^(m−2)/4r, without a difference that cancels.
+    g = (1 − r)^(m−1) Q(r) with Q = (1 − r)P' − mP. For q >= 1 the constant term of Q is 0, so that g/r = (1 − r)^(m−1)
+    R(r) with R = Q/r, and h'' = [(1 − r)R' − (m − 1)R] (1 − r)^(m−2)/4r has no cancellation.
     """
     m = j + q
     P = {
@@ -108,7 +108,7 @@ def _piecewise_polynomial(j: int, q: int, lengthscale: Tensor) -> RadialFunction
 
 
 def _sum(*polynomials: list[float]) -> list[float]:
-    """The sum of polynomials, by their coefficients from the constant on."""
+    """The coefficients of a sum of polynomials, from the constant on."""
     longest = max(map(len, polynomials))
     return [sum(p[i] for p in polynomials if i < len(p)) for i in range(longest)]
 
@@ -157,7 +157,7 @@ def polynomial(kernel: PolynomialKernel, copied: Copied) -> KernelFunctions:
 
 
 def periodic(kernel: PeriodicKernel, copied: Copied) -> KernelFunctions:
-    """k = Πᵢ exp(−2 sin²(πδᵢ/pᵢ)/λᵢ), λ being GPyTorch's lengthscale, which is not squared."""
+    """k = Πᵢ exp(−2 sin²(πδᵢ/pᵢ)/λᵢ), where λ is GPyTorch's lengthscale, which is not squared."""
     period, scale = (copied(t).unsqueeze(-2) for t in (kernel.period_length, kernel.lengthscale))
 
     def factors(delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,7 +191,7 @@ def _product_over_inputs(factors: Callable[[Tensor], tuple[Tensor, Tensor, Tenso
     """k = Πᵢ gᵢ(δᵢ), given g, g' and g'' of δ, ``... x q x n x d``.
 
     ∂k/∂xᵢ = gᵢ' Π_{k≠i} g_k = −∂k/∂x'ᵢ and ∂²k/∂xᵢ∂x'ⱼ = −gᵢ' gⱼ' Π_{k≠i,j} g_k, with gᵢ'' on the diagonal. Products
-    that leave factors out are formed as such, as a factor may be 0.
+    without some factors are not formed by division, because a factor may be 0.
     """
 
     def difference(x1: Tensor, x2: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ For a stationary kernel o h(r²) no derivative of h beyond h'' is needed: at r =
     Cov(uᵢᵀ∇f, uⱼᵀ∇f) = −Cov(f, uᵢᵀ∇²f uⱼ) = −2 o h'(0) Gᵢⱼ,
     Cov(uᵢᵀ∇²f uⱼ, uₖᵀ∇²f uₗ) = 4 o h''(0) (Gᵢⱼ Gₖₗ + Gᵢₖ Gⱼₗ + Gᵢₗ Gⱼₖ),
 
-and the others vanish. Kernels by functions of (x, x') are differentiated automatically from their blocks.
+and the others vanish. Kernels given by functions of (x, x') are differentiated automatically from their blocks.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def _scaled(outputscales: tuple[Tensor, ...], jets: Tensor) -> Tensor:
 
 
 class _Product:
-    """The jet of a product fg of independent processes: each entry is a sum of products of an entry of f's and of g's.
+    """The jet of a product fg of independent processes, whose entries are sums of products of entries of f's and g's.
 
-    It is fg, g uᵢᵀ∇f + f uᵢᵀ∇g, and g uᵢᵀ∇²f uⱼ + f uᵢᵀ∇²g uⱼ + (uᵢᵀ∇f)(uⱼᵀ∇g) + (uⱼᵀ∇f)(uᵢᵀ∇g). Shorter sums are
-    filled with products of zeros, which stand behind the jets.
+    They are fg, g uᵢᵀ∇f + f uᵢᵀ∇g, and g uᵢᵀ∇²f uⱼ + f uᵢᵀ∇²g uⱼ + (uᵢᵀ∇f)(uⱼᵀ∇g) + (uⱼᵀ∇f)(uᵢᵀ∇g). Shorter sums are
+    padded with products of zeros, which are appended to the jets.
 
     Args:
         p: The number of directions.
@@ -138,12 +138,12 @@ class _Product:
         self._others = self._terms if p2 is None else _terms(p2)
 
     def rows(self, a: Tensor, b: Tensor) -> Tensor:
-        """The data's jets under the product, ``... x N x n``, of those under its factors."""
+        """The data's jets under the product, ``... x N x n``, from those under its factors."""
         a, b = (pad(factor, (0, 0, 0, 1)) for factor in (a, b))
         return torch.stack([a[..., i, :] * b[..., j, :] for i, j in self._terms]).sum(0)
 
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
-        """The covariance of the product's jet, ``... x N x N``, of those of its factors' jets."""
+        """The covariance of the product's jet, ``... x N x N``, from those of its factors' jets."""
         a, b = (pad(factor, (0, 1, 0, 1)) for factor in (a, b))
         return torch.stack(
             [a[..., i, :][..., k] * b[..., j, :][..., l] for i, j in self._terms for k, l in self._others]
@@ -191,7 +191,7 @@ def _metric(kernel: StationaryKernel, U: Tensor) -> Tensor:
 
 
 def _assembled(ff: Tensor, fg: Tensor, fH: Tensor, gg: Tensor, gH: Tensor | None, HH: Tensor) -> Tensor:
-    """The covariance of a jet of its blocks; that of gradient and Hessian is zero where it is None."""
+    """The covariance of a jet from its blocks; gH = None means 0."""
     gH = gg.new_zeros(*gg.shape[:-1], HH.shape[-1]) if gH is None else gH
     rows = [[ff, fg, fH], [fg.mT, gg, gH], [fH.mT, gH.mT, HH]]
     return torch.cat([torch.cat(row, dim=-1) for row in rows], dim=-2)
@@ -214,7 +214,7 @@ def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) 
     """The derivatives of the kernel's blocks between the point and itself.
 
     Raises:
-        ValueError: If they are not the covariances of the limits of second differences.
+        ValueError: If they differ from the covariances of second differences.
     """
     z, U, p = x.double(), U.double(), U.shape[-1]
     jets = _general_jets(kernel.functions, z, U, z, U)
@@ -261,10 +261,10 @@ def _general_cross_jets(functions: KernelFunctions, x1: Tensor, U1: Tensor, x2: 
 
 
 def _existing(functions: KernelFunctions, derivatives: Tensor, out: Tensor) -> Tensor:
-    """Derivatives in all inputs with 0 where ``out``, in those that no direction has: there may be none in them.
+    """Derivatives in all inputs, 0 where ``out``: inputs in which all directions are 0, so that none need exist.
 
     Raises:
-        ValueError: If there is none in an input that a direction has.
+        ValueError: If a derivative in another input does not exist.
     """
     derivatives = derivatives.masked_fill(out, 0.0)
     if bool(derivatives.isnan().any()):
@@ -273,16 +273,16 @@ def _existing(functions: KernelFunctions, derivatives: Tensor, out: Tensor) -> T
 
 
 def _carries(functions: KernelFunctions, x: Tensor, U: Tensor) -> bool:
-    """Whether derivatives in the point, the directions or the hyper-parameters are asked for."""
+    """Whether derivatives in the point, the directions or the hyper-parameters are requested."""
     if not torch.is_grad_enabled():
         return False
     return x.requires_grad or U.requires_grad or functions.values(x.detach(), x.detach()).requires_grad
 
 
 def _derivatives_along(values: Tensor, z: Tensor, U: Tensor) -> Tensor:
-    """The derivatives of values in the one point z that they are of, along U's columns, as a last dimension.
+    """The derivatives of values at one point z along U's columns, as a last dimension.
 
-    Forward derivatives of all values at once, by differentiating the backward one in the numbers that it is fed with.
+    They are forward derivatives of all values at once: the derivative of the backward pass in its input.
     """
     zeros = torch.zeros(*values.shape, U.shape[-1], dtype=values.dtype, device=values.device)
     if not values.requires_grad:
@@ -299,18 +299,18 @@ def _derivatives_along(values: Tensor, z: Tensor, U: Tensor) -> Tensor:
 def _check_second_differences(
     functions: KernelFunctions, x: Tensor, U: Tensor, hessian: Tensor, ranges: Tensor
 ) -> None:
-    """Compares with the covariances of (f(x + hw) − 2f(x) + f(x − hw))/h² for all w = uᵢ + uⱼ.
+    """Compares ``hessian`` with the covariances of (f(x + hw) − 2f(x) + f(x − hw))/h² for all w = uᵢ + uⱼ.
 
-    A formula in r = √Σδ² loses its derivatives at r = 0 to automatic differentiation, and one with a term |r|³ has
-    none. The variance along every w is to agree at two steps h in a row, as one that grows with 1/h does not; the
-    covariances are compared at the shorter of these.
+    Automatic differentiation of a formula in r = √Σδ² is wrong at r = 0, and a term |r|³ has no second derivative
+    there. The variance along every w must agree at two successive steps h, which excludes one that grows with 1/h; the
+    covariances are compared at the shorter of the two.
 
     Args:
         functions: The kernel.
         x: The point, ``... x 1 x d``.
         U: The directions, ``... x d x p``.
         hessian: The covariance of the second derivatives in the jet.
-        ranges: The unit of h along every input, ``... x d``; where it is 0, that of the input itself.
+        ranges: The unit of h along every input, ``... x d``; 0 means 1.
 
     Raises:
         ValueError: If they differ.

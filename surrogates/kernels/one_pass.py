@@ -1,12 +1,12 @@
-"""Gradient mean and squared distances in one pass over the data, row block by row block.
+"""Gradient mean and squared distances in one pass over the data, block of rows by block of rows.
 
-Row τ's weight w_τ = 2 o h'(r_τ²) α_τ depends on its own distance alone, so that the mean v ∘ Σ w_τ (x − x_τ) and the
-distances come out of the same pass. The rows are centred at the points asked for, never the whole of X at once: no
-copy of X, no ``n x d`` temporary, and no digits lost to an offset. n-vectors are float64 whatever X is.
+The weight w_τ = 2 o h'(r_τ²) α_τ of row τ depends on its own distance only, so that one pass gives the mean
+v ∘ Σ w_τ (x − x_τ) and the distances. Each block is centred at the points: there is no copy of X and no ``n x d``
+temporary, and an offset of the data costs no digits. Vectors of length n are float64 for every dtype of X.
 
-On the CPU a single point takes the compiled loop of ``surrogates.kernels.one_pass_numba`` where numba is installed;
-every other case runs in torch, on any device, with the same numbers. In all functions here X are the data,
-``batch x n x d``, as the kernel sees them, and x the points, whose leading dimensions broadcast with that batch.
+On the CPU a single point takes the compiled loop of ``surrogates.kernels.one_pass_numba`` if numba is installed; every
+other case runs in torch, on any device, with the same numbers. In all functions here X are the kernel's data inputs,
+``batch x n x d``, and x the points, whose leading dimensions broadcast with that batch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Pass:
         yield from (self.mean, self.r2, self.q, self.c)
 
     def of_one_point(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """c and q as arrays, ``1 x n``, where they are of one point on the CPU, without autograd, else None."""
+        """c and q as arrays, ``1 x n``, if they belong to one point on the CPU, without autograd; otherwise None."""
         c, q = self._c, self._q
         if isinstance(c, np.ndarray) and isinstance(q, np.ndarray):
             return c, q
@@ -93,8 +93,8 @@ def one_pass(
 ) -> Pass:
     """J(x)ᵀ α and the distances to the data at x, ``... x q x d``, for α = A⁻¹(y − m), ``batch x n``.
 
-    Where ``arrays_of`` has been called for the same kernel, data and α, its result saves the conversion. Squared
-    ``distances`` of one point, ``n``, without ℓ, save the compiled loop of an isotropic kernel their evaluation.
+    ``arrays`` is the result of ``arrays_of`` for the same kernel, data and α, if known. ``distances`` are the squared
+    distances of one point, ``n``, without ℓ, if known; the compiled loop of an isotropic kernel then skips them.
     """
     if X.dim() == 2 and x.dim() > 2 and kernel.outputscale.dim() == 2:
         # The points of all batches share the data: one matrix product serves them.
@@ -104,7 +104,7 @@ def one_pass(
         arrays = arrays or arrays_of(kernel, X, alpha)
         if arrays is not None and x.dtype == X.dtype:
             return Pass(*compiled.one_point(arrays, x, None if distances is None else distances.numpy()))
-    # Any centre gives the same numbers: that of many points is taken for a constant, of which derivatives are saved.
+    # The result does not depend on the centre, so that it is treated as a constant in derivatives.
     centre = x if x.shape[-2] == 1 else x.detach().mean(dim=-2, keepdim=True)
     points = x - centre
     metric, column_metric = _Metric(points, kernel.precision), _Metric(points, kernel.column_scales.square())
@@ -134,7 +134,7 @@ def one_pass(
 
 
 def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
-    """The data as the compiled loop takes them, or None where it does not serve: one data set on the CPU."""
+    """The data for the compiled loop, or None if it cannot process them: it needs one data set on the CPU."""
     if compiled is None or X.dim() != 2 or not X.is_cpu or X.stride(-1) != 1:
         return None
     if X.dtype not in (torch.float32, torch.float64):
@@ -143,13 +143,13 @@ def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
 
 
 def squared_distances_to(kernel: StationaryKernel, X: Tensor, x: Tensor) -> Tensor:
-    """r² of one point x, ``... x 1 x d``, to the data, ``... x 1 x n``, float64, from the differences."""
+    """r² between one point x, ``... x 1 x d``, and the data, ``... x 1 x n``, float64, from the differences."""
     metric = _Metric(x, kernel.precision)
     return torch.cat([metric.distances(block).double() for _, block in _centred_blocks(X, x)], dim=-1)
 
 
 def weighted_differences(kernel: StationaryKernel, X: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """v ∘ Σ_τ w_τ (x − x_τ), ``... x q x d``, of one point x, ``... x 1 x d``, for weights w of ``... x q x n``."""
+    """v ∘ Σ_τ w_τ (x − x_τ), ``... x q x d``, for one point x, ``... x 1 x d``, and weights w, ``... x q x n``."""
     result: Tensor | float = 0.0
     for rows, block in _centred_blocks(X, x):
         result = result - weights[..., rows].to(x.dtype) @ block
@@ -158,18 +158,15 @@ def weighted_differences(kernel: StationaryKernel, X: Tensor, x: Tensor, weights
 
 
 def differences_along(kernel: StationaryKernel, X: Tensor, x: Tensor, u: Tensor) -> Tensor:
-    """(x − x_τ)·(v ∘ u), ``... x q x n``, float64, of one point x, ``... x 1 x d``, for u of ``... x q x d``."""
+    """(x − x_τ)·(v ∘ u), ``... x q x n``, float64, for one point x, ``... x 1 x d``, and u, ``... x q x d``."""
     along = u * kernel.column_scales.to(u.dtype)
     return torch.cat([-(along @ block.mT).double() for _, block in _centred_blocks(X, x)], dim=-1)
 
 
 def _centred_blocks(X: Tensor, centre: Tensor, larger: int = 1) -> Iterator[tuple[slice, Tensor]]:
-    """Yields the rows of X less the centre, ``... x 1 x d``, a few megabytes at a time, and which rows they are.
+    """Yields slices of rows, and these rows of X minus the centre, ``... x 1 x d``, a few megabytes at a time.
 
-    Args:
-        X: The data.
-        centre: The centre.
-        larger: How many times more rows than the few megabytes hold.
+    ``larger`` multiplies the size of a block.
     """
     n, d = X.shape[-2:]
     batch = torch.broadcast_shapes(X.shape[:-2], centre.shape[:-2]).numel()
@@ -182,14 +179,14 @@ def _centred_blocks(X: Tensor, centre: Tensor, larger: int = 1) -> Iterator[tupl
 
 
 def _less_product(a: Tensor, b: Tensor, c: Tensor, in_place: bool = False) -> Tensor:
-    """a − bc, in one go for matrices."""
+    """a − bc, by one call for matrices."""
     if a.dim() == b.dim() == c.dim() == 2:
         return a.addmm_(b, c, alpha=-1) if in_place else torch.addmm(a, b, c, alpha=-1)
     return a.sub_(b @ c) if in_place else a - b @ c
 
 
 class _Metric:
-    """Squared distances of points to blocks of data, both centred, so that a single point is 0 and not read.
+    """Squared distances of points to blocks of data, both centred, so that a single point is 0.
 
     Args:
         points: The points, ``... x q x d``.
@@ -220,11 +217,11 @@ class _Metric:
         """The squared norms of rows, ``... x m``."""
         if self._weights.shape[-1] > 1:
             return ((rows * rows) * self._weights).sum(-1)
-        # Without a temporary, which is right for numbers: at 0 the norm has no second derivative.
+        # The norm needs no temporary, but has no second derivative at 0.
         norms = (rows * rows).sum(-1) if rows.requires_grad else torch.linalg.vector_norm(rows, dim=-1).square()
         return norms * self._weights[..., 0]
 
 
 def _is_point(x: Tensor) -> bool:
-    """Whether the points are one, which needs no autograd, as the compiled loop wants it."""
+    """Whether there is one point, contiguous and without autograd, as the compiled loop requires."""
     return x.dim() == 2 and len(x) == 1 and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled())

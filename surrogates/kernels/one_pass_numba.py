@@ -1,8 +1,9 @@
 """The pass over the data for one point, compiled: the accelerator of ``surrogates.kernels.one_pass``.
 
-Four rows at a time, as a row's share of the mean needs its distance first. Where eight rows fit in the cache, the share
-of four is added while the distances of the next four are summed, so that arithmetic hides the reading; where they
-do not, the share is added in tiles from the far end back, which finds in the cache what was read last.
+A row's contribution to the mean needs its distance first. Rows are processed in groups of four. If eight rows fit in
+the cache, the contributions of four rows are added while the distances of the next four are summed, which hides the
+memory accesses. Otherwise the contributions are added in tiles from the end backwards, where the cache still has the
+rows.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
 
 
 class Arrays(NamedTuple):
-    """Data and a kernel as the compiled loops take them, made once for all points.
+    """Data and a kernel in the form of the compiled loops, converted once for all points.
 
     Attributes:
         loop: The loop over the data.
-        given: The loop where the squared distances are known, of an isotropic kernel.
+        given: The loop for known squared distances, with an isotropic kernel.
         arguments: The arguments of the loop before the point and the output arrays.
         n: The number of data.
         dtype: The type of the mean.
@@ -45,9 +46,9 @@ class Arrays(NamedTuple):
 
 
 def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
-    """The data X, ``n x d``, and α, ``n``, as ``one_point`` takes them, without a copy.
+    """The data X, ``n x d``, and α, ``n``, in the form of ``one_point``, without a copy.
 
-    It is None for a registered profile: h' is compiled for the built-in ones only.
+    It is None for a registered profile, because h' is compiled for built-in profiles only.
     """
     profile = _PROFILES.get(kernel.profile.name)
     if profile is None:
@@ -65,7 +66,7 @@ def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
 
 def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) -> tuple[Any, ...]:
     """The arguments of ``one_pass.Pass`` for one point x, ``1 x d``; ``distances`` as in ``one_pass``."""
-    # Small arrays of NumPy, and tensors that share their storage, are made in half the time of small tensors.
+    # Creating small NumPy arrays, and tensors that share their storage, takes half the time of small tensors.
     mean = np.empty(x.shape, arrays.dtype)
     n_vectors = np.empty((3, 1, arrays.n))
     loop = arrays.loop
@@ -84,7 +85,7 @@ def numbers_of(profile: object) -> tuple[int, float] | None:
 
 @numba.njit(cache=True, nogil=True)
 def correlations(profile, D, scale, outputscale, out):  # type: ignore[no-untyped-def]
-    """Write o h(D/ℓ²) for the squared distances D, ``m x k``, and a number and exponent of a profile."""
+    """Writes o h(D/ℓ²) for the squared distances D, ``m x k``, and a number and exponent of a profile."""
     for i in range(D.shape[0]):
         for j in range(D.shape[1]):
             out[i, j] = outputscale * h(profile[0], profile[1], scale * D[i, j])
@@ -168,7 +169,7 @@ def _isotropic_given(X, alpha, profile, exponent, outputscale, p, v, point, mean
     weight = np.empty(n, dtype=x.dtype)
     _weigh(0, n, alpha, profile, exponent, outputscale, p, v, r2, q, c, weight)
     fours = n - n % 4
-    for start in range(0, d, _WIDE):  # a part of the mean that the cache keeps while all rows add to it
+    for start in range(0, d, _WIDE):  # the cache keeps this part of the mean while all rows are added to it
         j = slice(start, min(start + _WIDE, d))
         for i in range(0, fours, 4):
             _add_four(mean[j], x[j], X[i, j], X[i + 1, j], X[i + 2, j], X[i + 3, j], weight[i : i + 4])
@@ -178,7 +179,7 @@ def _isotropic_given(X, alpha, profile, exponent, outputscale, p, v, point, mean
 
 @numba.njit(cache=True, nogil=True)
 def _weigh(first, last, alpha, profile, exponent, outputscale, p, v, r2, q, c, weight):  # type: ignore[no-untyped-def]
-    """From Σ(x − x_τ)² to r², q, c and the row's weight in the mean."""
+    """Computes r², q, c and each row's weight in the mean from Σ(x − x_τ)², which r2 contains."""
     for i in range(first, last):
         r2[i] *= p
         q[i] = r2[i] * (v * v / p)
@@ -283,8 +284,8 @@ def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors
 
 @reordered
 def trace_explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
-    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, A⁻¹, and A⁻¹∘E."""
-    # Both matrices are symmetric: one triangle is read. The diagonal of the second is 0.
+    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c at one point, for c and q, ``1 x n``, A⁻¹, and A⁻¹∘E."""
+    # Both matrices are symmetric, and the diagonal of the second is 0: one triangle is read.
     c, q = cs[0], qs[0]
     explained = 0.0
     for i in range(len(c)):

@@ -1,7 +1,7 @@
-"""The registry of kernels: how the numbers of a GPyTorch kernel, and the derivatives of its values, are read.
+"""The registry of kernels, which gives the hyper-parameters and derivatives of a GPyTorch kernel.
 
 RBF, Matérn and RQ are built in (``surrogates.kernels.stationary``), further closed forms are registered in
-``surrogates.kernels.closed_forms``, and a user's own kernels join by ``register_kernel``. Any other kernel is
+``surrogates.kernels.closed_forms``, and users register their own kernels by ``register_kernel``. Any other kernel is
 differentiated automatically (``surrogates.kernels.automatic``), which is exact and slower.
 """
 
@@ -27,7 +27,7 @@ class Blocks:
         value: k(x, x'), ``... x q x n``.
         first: ∂k/∂x, ``... x q x n x d``.
         second: ∂k/∂x', ``... x q x n x d``.
-        mixed: ∂²k/∂xᵢ∂x'ⱼ, ``... x q x n x d x d``, or None where it was not asked for.
+        mixed: ∂²k/∂xᵢ∂x'ⱼ, ``... x q x n x d x d``, or None if it was not requested.
     """
 
     value: Tensor
@@ -38,16 +38,16 @@ class Blocks:
 
 @dataclass(frozen=True)
 class RadialFunctions:
-    """A stationary kernel k(x, x') = h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ², by h and its derivatives in r².
+    """A stationary kernel k(x, x') = h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ², given by h and its derivatives in r².
 
-    Each function takes r², ``batch x q x n``, and returns as much; the kernel's own hyper-parameters in it are shaped
-    ``batch x 1 x 1``. Where h'(0) is not finite sample paths have no gradient, and its covariance is refused.
+    Each function maps r², ``batch x q x n``, to a tensor of the same shape; hyper-parameters in it have the shape
+    ``batch x 1 x 1``. If h'(0) is not finite, sample paths have no gradient, and its covariance is refused.
 
     Attributes:
-        h: h(r²), h(0) being the prior variance of a value.
+        h: h(r²); h(0) is the prior variance of a value.
         h1: dh/d(r²).
-        h2: d²h/d(r²)², which multiplies (x − x')(x − x')ᵀ: where it grows at 0, slower than 1/r², it is to be given as
-            0 at 0, and second derivatives have no variance. Elsewhere h''(0) > 0, which that variance is made of.
+        h2: d²h/d(r²)², which multiplies (x − x')(x − x')ᵀ. h''(0) > 0 determines the variance of second derivatives. If
+            h'' grows at 0 more slowly than 1/r², return 0 at 0; second derivatives then have no variance.
         lengthscale: ℓ, ``batch x 1 x d`` or ``batch x 1 x 1``.
         title: The kernel's name in messages.
     """
@@ -68,7 +68,7 @@ class RadialFunctions:
 
     @property
     def prior_curvature(self) -> Tensor:
-        """−2h'(0), ``batch x 1``: times o/ℓ², it is the prior variance of one partial derivative.
+        """−2h'(0), ``batch x 1``; multiplied by o/ℓ², it is the prior variance of one partial derivative.
 
         Raises:
             ValueError: If it is infinite.
@@ -89,12 +89,12 @@ class RadialFunctions:
 
 @dataclass(frozen=True)
 class KernelFunctions:
-    """A kernel by two functions of the points x, ``... x q x d``, and x', ``... x n x d``, as the kernel sees them.
+    """A kernel given by two functions of its inputs x, ``... x q x d``, and x', ``... x n x d``.
 
     Attributes:
-        values: (x, x') to k(x, x'), ``... x q x n``.
-        blocks: (x, x', mixed) to ``Blocks``, ``mixed`` saying whether ∂²k/∂x∂x' is asked for. A derivative that does
-            not exist is NaN.
+        values: Maps (x, x') to k(x, x'), ``... x q x n``.
+        blocks: Maps (x, x', mixed) to ``Blocks``; ``mixed`` requests ∂²k/∂x∂x'. A derivative that does not exist is
+            NaN.
         title: The kernel's name in messages.
     """
 
@@ -110,10 +110,10 @@ _READERS: dict[type[Kernel], Reader] = {}
 
 
 def register_kernel(kind: type[Kernel], read: Reader) -> None:
-    """Makes the gradient of a kernel known, by h, h' and h'' of r² or by the values and their derivatives.
+    """Registers the derivatives of a kernel: h, h' and h'' of r², or the values and their derivatives.
 
-    Kernels that are not registered are differentiated automatically, which is exact and slower. ``ScaleKernel``,
-    sums, products and ``active_dims`` are applied on top: ``read`` gives the kernel without them.
+    Kernels that are not registered are differentiated automatically, which is exact and slower. ``read`` returns the
+    kernel without ``ScaleKernel``, sums, products and ``active_dims``, which are applied to it.
 
     Example:
         The kernel 1/(1 + r²)², which GPyTorch does not have:
@@ -133,13 +133,13 @@ def register_kernel(kind: type[Kernel], read: Reader) -> None:
         >>> register_kernel(Lorentz, read)
 
     Args:
-        kind: The kernel's exact type; subclasses are not taken for it. A type that is registered already is replaced.
-        read: Given a kernel of that type and a function that copies a hyper-parameter, the ``RadialFunctions`` or
-            ``KernelFunctions``. All hyper-parameters are to be read through that function, before ``read`` returns:
-            then later changes of the kernel do not reach what was read, and derivatives pass where they are asked for.
+        kind: The kernel's exact type, without its subclasses. An earlier registration of the type is replaced.
+        read: Maps a kernel of that type and a function that copies a hyper-parameter to ``RadialFunctions`` or
+            ``KernelFunctions``. Read all hyper-parameters by that function before ``read`` returns. Later changes of
+            the kernel then have no effect, and derivatives in hyper-parameters are available.
 
     Raises:
-        TypeError: If the type is no kernel.
+        TypeError: If the type is not a subclass of ``Kernel``.
     """
     if not (isinstance(kind, type) and issubclass(kind, Kernel)):
         raise TypeError(f"kind must be a subclass of gpytorch.kernels.Kernel, got {kind!r}.")
@@ -147,11 +147,11 @@ def register_kernel(kind: type[Kernel], read: Reader) -> None:
 
 
 def read_registered(kernel: Kernel, detach: bool) -> RadialFunctions | KernelFunctions | None:
-    """The functions registered for the kernel's exact type, with its present hyper-parameters, or None."""
+    """The functions registered for the kernel's exact type, with its current hyper-parameters, or None."""
     read = _READERS.get(type(kernel))
     return None if read is None else read(kernel, partial(copied, detach=detach))
 
 
 def copied(hyperparameter: Tensor, detach: bool = True) -> Tensor:
-    """A copy that shares no storage, without derivatives where ``detach``."""
+    """A copy that shares no storage, detached from autograd if ``detach``."""
     return (hyperparameter.detach() if detach else hyperparameter).clone()

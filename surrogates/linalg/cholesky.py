@@ -126,11 +126,11 @@ def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def covariance_root(K: Tensor) -> Tensor:
-    """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, that scales with the units.
+    """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, which scales with the units.
 
-    It is the factor of K. If rounding has made K singular, the correlations are factored with the first sufficient
-    jitter, (C + jI)/(1 + j), so that R Rᵀ has the variances of K in any case. Entries whose variance is not positive
-    have a row of 0, entries whose variance is NaN a row of NaN.
+    It is the factor of K. If rounding has made K singular, the correlations C are factored with the first sufficient
+    jitter j, (C + jI)/(1 + j), so that R Rᵀ has the variances of K. An entry whose variance is not positive has a row
+    of 0, an entry whose variance is NaN a row of NaN.
 
     Args:
         K: The covariance, ``batch x n x n``. Elements of the batch do not depend on each other.
@@ -159,7 +159,7 @@ def covariance_root(K: Tensor) -> Tensor:
             break
     R = R * torch.where(positive, deviations, 0.0).unsqueeze(-1)
     singular = (failed > 0)[..., None, None]
-    # Without the factor that failed, whose derivatives are not finite.
+    # The factor that failed is left out, because its derivatives are not finite.
     return torch.where(singular, R, torch.linalg.cholesky_ex(torch.where(singular, eye, K))[0])
 
 

@@ -139,7 +139,7 @@ class GrowingCholesky:
     def half_solve(self, B: Tensor) -> Tensor:
         """L⁻¹ B, for B of ``n`` or ``n x m``."""
         X = (B.unsqueeze(-1) if B.ndim == 1 else B).to(torch.float64, copy=True)
-        # Block by block: a triangular solve copies what is not contiguous, which the whole factor is not.
+        # A triangular solve copies a matrix that is not contiguous, as the whole factor; blocks are small.
         for i in range(0, self._n, _BLOCK):
             block = slice(i, min(i + _BLOCK, self._n))
             if i:

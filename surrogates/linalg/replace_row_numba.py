@@ -15,9 +15,8 @@ import numba
 from surrogates.linalg.cholesky import EPS
 
 
-# With l the column of L under the pivot j, and l' the new one, the block below changes by l lᵀ − l' l'ᵀ. The update
-# returns what the old row took from the block below, the downdate takes what the new one does; both rotations of a
-# column in one sweep. U = Lᵀ, so that a column of L is contiguous.
+# With l the column of L below the pivot j, and l' the new one, the block below changes by l lᵀ − l' l'ᵀ. One sweep over
+# its columns applies the update by l and the downdate by l'. U = Lᵀ, so that a column of L is contiguous.
 @numba.njit(cache=True, nogil=True)
 def replace_row(U, j, new_row):  # type: ignore[no-untyped-def]
     """Updates U = Lᵀ for a new row and column j of the matrix.

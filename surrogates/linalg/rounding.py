@@ -1,6 +1,6 @@
-"""Differences of prior and explained variances, which rounding may make negative; they are at least ε times the prior.
+"""Differences of prior and explained variances, at least ε times the prior, as rounding may make them negative.
 
-The floor is not 0, because only rounding would decide whether a difference is above it, differently in other units.
+The floor is not 0, because rounding alone, which depends on the units, would decide whether a difference exceeds 0.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from torch import Tensor
 _TINY = 1e-150
 _EPS = float(np.finfo(np.float64).eps)
 _CHUNK = 1 << 16
-# The last points of which lower bounds are kept, and how many of them, the nearest, are asked.
+# The number of last points whose lower bounds are kept, and of the nearest of them whose bounds are used.
 _POINTS, _NEAR = 12, 3
 
 
@@ -32,7 +32,7 @@ def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
     near = np.flatnonzero(lower <= kth)
     if near.size == k:
         return near, near[:0]
-    # At most k rows have bounds under this one: whichever surely has its distance there is one of the k.
+    # At most k rows have lower bounds below this one: a row with a smaller distance is one of the k.
     beyond = np.partition(lower[near], k)[k]
     sure = upper[near] < beyond
     return near[sure], near[~sure]
@@ -59,7 +59,7 @@ def _bound(lower, upper, index, squared, slack):  # type: ignore[no-untyped-def]
 def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held, copies):  # type: ignore[no-untyped-def]
     """The k nearest rows, ascending, and x at the next place of ``points``; also the number of other rows read.
 
-    If a full pass costs less, no rows are returned. The third result are the squared distances of the rows held.
+    If a full pass costs less, no rows are returned. The third result is the squared distances of the rows held.
 
     Args:
         X: The rows, ``n x d``.
@@ -91,7 +91,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
         steps[i] = np.inf
     _bound(lower, upper, held, of_held, slack)
     kth = upper[nearest].max() if nearest.size == k else np.inf
-    squared = np.full(n, np.nan)  # of the rows of which they are known, NaN of the others
+    squared = np.full(n, np.nan)  # NaN for rows whose distances are unknown
     squared[held] = of_held
     evaluated = 0
     while True:
@@ -103,7 +103,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
             return nearest[:0], evaluated, of_held
         most = max(k, evaluated)
         many = new.size > most
-        if many:  # the nearest of them may show that the others are too far
+        if many:  # the nearest of these rows may show that the others are too far
             new = _smallest(lower[new], new, most)
         values = np.empty(new.size)
         evaluate_rows(X, x, weights, new, values)
@@ -144,9 +144,9 @@ evaluate_rows: Callable[..., None] = evaluate_rows_by_torch
 with contextlib.suppress(ImportError):
     import numba
 
-    # Four at a time, as rows lie apart and memory serves four streams faster than one. Reassociation lets the sums use
-    # vector registers. Every row goes through the same code, so equal rows get equal distances and the answer does not
-    # depend on which rows are evaluated together; in which order they are summed, ``reordered_numba`` says.
+    # Memory serves four streams of rows faster than one. Reassociation lets the sums use vector registers. Every row is
+    # processed by the same code, so that equal rows have equal distances and the answer does not depend on which rows
+    # are evaluated together. ``reordered_numba`` explains the order of the sums.
     @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, forceinline=True)
     def _four(a, b, c, d, x, weights):  # type: ignore[no-untyped-def]
         total_a = total_b = total_c = total_d = 0.0
@@ -217,7 +217,7 @@ class NearestSearch:
         """Discards all bounds, as is needed after rows of X have changed."""
         self._precision: Tensor | None = None
         self._n = 0  # rows that have bounds; 0: none
-        self._points = np.empty((0, 0))  # the last points asked for, as ``_search`` has them
+        self._points = np.empty((0, 0))  # the last points, as in ``_search``
         self._lowers, self._upper = np.empty((0, 0)), np.empty(0)
         self._last = 0
         self._nearest = np.empty(0, dtype=np.int64)  # the answer at the last point
@@ -275,7 +275,7 @@ class NearestSearch:
         n, d = X.shape
         self._nearest = _smallest(squared, np.arange(n), k)
         if not X.is_cpu or not finite:
-            self._n = 0  # where distances overflow nothing can be inferred from them
+            self._n = 0  # distances that overflow give no bounds
             return self._nearest
         if not self._n:
             self._points, self._lowers = np.repeat(x.numpy()[None], _POINTS, axis=0), np.zeros((_POINTS, 2 * n))

@@ -45,7 +45,7 @@ with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
     _assign = numba.njit(cache=True, nogil=True)(_assign)
     from surrogates.window.replace_rows_numba import replace_rows
 
-# Replaced rows after which the factor is made anew although nothing was found wrong with it.
+# Number of replaced rows after which the factor is recomputed even if no error was found.
 _REBUILD_AFTER = 64
 
 

@@ -11,7 +11,7 @@ from surrogates.linalg.replace_row_numba import replace_row
 from surrogates.reordered_numba import reordered
 from surrogates.window.nearest_search import evaluate_rows
 
-# Times n ε max Aᵢᵢ: how far L Lᵀz may be from A z.
+# Largest allowed difference of L Lᵀz and A z, in units of n ε max Aᵢᵢ.
 _DRIFT = 8.0
 
 

@@ -28,7 +28,7 @@ def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
     return solved - solved.sum() / ones.sum() * ones
 
 
-# Four rows of U at a time, as most of the inner loops are short.
+# Four rows of U at a time, because most of the inner loops are short.
 @reordered
 def _solve(U, a, b):  # type: ignore[no-untyped-def]
     n = a.size

@@ -213,7 +213,7 @@ class WindowSurrogate:
     def keep(self) -> KeptWindow:
         """Saves the present window for use after a move."""
         conditioning = self.conditioning
-        _ = conditioning.inverse_times_distances  # of the window as it is
+        _ = conditioning.inverse_times_distances  # computed before the window moves
         return KeptWindow(self.window.rows, conditioning)
 
     def fit_is_due(self, every: int) -> bool:
