@@ -1,15 +1,15 @@
 """Exact derivatives of any GPyTorch kernel, by automatic differentiation of its own formula, in float64.
 
-All points x are moved by s and all x' by t, so that ∂/∂s of the kernel matrix at s = 0, by ``torch.func.jvp``, is the
-derivative of all its entries: d evaluations for ∂k/∂x. Each point's row of it is then differentiated backward in x' for
-∂²k/∂x∂x', q d times. It is slower than a closed form by these factors.
+All points x are moved by s and all x' by t. The derivative ∂/∂s of the kernel matrix at s = 0, by ``torch.func.jvp``,
+contains that of every entry, so that ∂k/∂x takes d evaluations. For ∂²k/∂x∂x' each row is then differentiated backward
+in x', q d times. It is slower than a closed form by these factors.
 
-Distances need care. At r = 0 the chain rule through r = √Σδ² is 0/0, where k, even in r and smooth, has derivatives
-none the less: ∂_s∂_t k = k''(r) δ_s·δ_t. There r is continued as δ·w with w = δ_s/‖δ_s‖, whose derivatives ‖δ_s‖ and
-δ_t·w have that product. A first derivative that changes with the sign of w is one of a kink, where there is none.
+At r = 0 the chain rule through r = √Σδ² gives 0/0, although k, if even in r and smooth, has derivatives: ∂_s∂_t k =
+k''(r) δ_s·δ_t. There r is continued as δ·w with w = δ_s/‖δ_s‖, whose derivatives ‖δ_s‖ and δ_t·w have that product. If
+a first derivative depends on the sign of w, k has a kink and no derivative.
 
-A formula may have a kink of its own, |x − x'| for one, where PyTorch gives some number. It shows in the increments:
-E(f(x + hu) − f(x))²/h² has the variance of uᵀ∇f(x) for its limit, and grows as 1/h where there is a kink.
+A formula may have another kink, such as |x − x'|, where PyTorch returns an arbitrary number. The increments detect it:
+the limit of E(f(x + hu) − f(x))²/h² is the variance of uᵀ∇f(x), but at a kink it grows as 1/h.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
 
     Args:
         kernel: A kernel of any type.
-        detach: Whether the hyper-parameters are numbers, or carry their derivatives.
+        detach: Whether the hyper-parameters are detached from autograd.
 
     Raises:
-        UnsupportedKernelError: If its values are no function of two points, for a reason that the message gives.
+        UnsupportedKernelError: If its values are not a function of two points; the message states the reason.
     """
     _refuse_what_is_no_function(kernel)
     tensors = [*kernel.parameters(), *kernel.buffers()]
@@ -109,7 +109,7 @@ class _Derivatives:
     def __init__(self, kernel: Kernel, distances: _Distances, x1: Tensor, x2: Tensor) -> None:
         self._kernel, self._distances = kernel, distances
         self._n = x2.shape[-2]
-        # A formula may leave x' out where both sets are the same: one more x' makes them differ.
+        # A formula may ignore x' if both sets are equal; one more x' makes them differ.
         self._x1, self._x2 = x1, x2 if x1.shape[-2] != self._n else torch.cat([x2, x2[..., :1, :]], dim=-2)
         self._units = list(torch.eye(x1.shape[-1], dtype=x1.dtype, device=x1.device))
         self._zero = torch.zeros_like(self._units[0])
@@ -119,7 +119,7 @@ class _Derivatives:
         value = self._matrix(self._zero, self._zero)
         vanishes = any(bool((difference == 0).all(-1).any()) for difference in self._distances.differences)
         batch = value.shape[:-2]
-        # Kernels of a batch have one copy of the points for each, which derivatives are kept apart by.
+        # Each kernel of a batch has its own copy of the points, so that derivatives are separate.
         self._x1, self._x2 = (x.expand(*batch, *x.shape[-2:]) for x in (self._x1, self._x2))
         first, second, rows = [], [], []
         for u in self._units:
@@ -141,9 +141,9 @@ class _Derivatives:
         return Blocks(value, by_x, by_other, block)
 
     def _kinks_of_its_own(self, block: Tensor) -> Tensor:
-        """Whether increments from a point that is in both sets outgrow the derivative's variance, ``q x n x d``.
+        """Whether increments from a point in both sets exceed the derivative's variance, ``q x n x d``.
 
-        The variance counts where it is known. Inputs that the kernel does not see do not make points different.
+        The variance is compared if it is known. Points that differ only in inputs that the kernel ignores are equal.
         """
         seen = range(len(self._units)) if self._kernel.active_dims is None else self._kernel.active_dims.tolist()
         same = (self._x1.unsqueeze(-2) == self._x2[..., : self._n, :].unsqueeze(-3))[..., seen].all(-1)
@@ -158,8 +158,8 @@ class _Derivatives:
         return kinks
 
     def _increments_grow(self, point: Tensor, u: Tensor, variance: Tensor) -> bool:
-        """Whether the smallest increments along u that rounding leaves outgrow h²; point ``batch x 1 x d``."""
-        # In units of the largest coordinate, with which the input's unit changes, or of 1 where that is 0.
+        """Whether the smallest increments along u above rounding exceed O(h²); the point is ``batch x 1 x d``."""
+        # The unit of h is the largest coordinate, or 1 if that is 0.
         largest = max(float((x.detach() @ u).abs().max()) for x in (self._x1, self._x2)) or 1.0
         powers = torch.arange(2, 13, dtype=point.dtype, device=point.device)
         for enlarged in (0, 10, 20):
@@ -188,9 +188,9 @@ class _Derivatives:
         return _matrix(self._kernel, self._x1 + s, self._x2 + t)[..., : self._n]
 
     def _directions(self, u: Tensor, of_second: bool = False) -> tuple[list[Tensor], float]:
-        """The unit directions w in which the differences move with the points x, or x', along u, and a kink's size.
+        """The unit directions w of the differences if x, or x', moves along u, and the size of a kink.
 
-        Rounding leaves about 1e-16 k ‖δ_s‖ of a first derivative at r = 0; a kink leaves about k ‖δ_s‖.
+        A first derivative at r = 0 is about 1e-16 k ‖δ_s‖ by rounding, and about k ‖δ_s‖ at a kink.
         """
 
         def differences(s: Tensor) -> tuple[Tensor, ...]:
@@ -233,11 +233,11 @@ class _Derivatives:
 
 
 class _Distances:
-    """GPyTorch's ``Kernel.covar_dist`` from differences, with derivatives at coincident points too.
+    """GPyTorch's ``Kernel.covar_dist`` from differences, with derivatives also at coincident points.
 
     Attributes:
-        differences: The differences δ of the distances r met since ``begin``, ``... x q x n x d``.
-        directions: For each of them w, along which r is continued where it is 0; none where no derivative is asked for.
+        differences: The differences δ of the distances r evaluated since ``begin``, ``... x q x n x d``.
+        directions: w for each of them, along which r is continued from 0; empty if no derivative is computed.
     """
 
     def __init__(self) -> None:
@@ -278,7 +278,7 @@ def _matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def _apart(difference: Tensor) -> tuple[Tensor, Tensor]:
-    """Where δ is not 0, and its length there, 1 elsewhere."""
+    """Whether δ is not 0, and its length, 1 if it is 0."""
     square = difference.square().sum(-1)
     apart = square > 0
     return apart, torch.where(apart, square, torch.ones_like(square)).sqrt()

@@ -1,12 +1,12 @@
 """Derivative blocks of kernels, ∂k/∂x and ∂²k/∂x∂x', for sums and products too.
 
-A kernel is read as one of three snapshots: ``StationaryKernel``, a function of r²; ``GeneralKernel``, given by
-functions of (x, x'), in closed form where ``surrogates.kernels.registry`` has them and by automatic differentiation
-where it has not; and ``CompositeKernel``, a sum or product of the three.
+A kernel is converted to one of three snapshots: ``StationaryKernel``, a function of r²; ``GeneralKernel``, given by
+functions of (x, x'), in closed form if ``surrogates.kernels.registry`` has one and otherwise by automatic
+differentiation; and ``CompositeKernel``, a sum or product of the three.
 
-The blocks are dense (``... x q x n x d`` and ``... x q x n x d x d``) and serve every kernel. A single
-stationary kernel has no need of them for the mean, the trace and directional variances: there
-``surrogates.stationary_conditioning`` works with ``q x n`` numbers only.
+The blocks are dense (``... x q x n x d`` and ``... x q x n x d x d``) and exist for every kernel. For the mean, the
+trace and directional variances under a single stationary kernel, ``surrogates.stationary_conditioning`` needs only
+``q x n`` numbers instead.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from surrogates.kernels.stationary import StationaryKernel, as_stationary, unsca
 
 @dataclass(frozen=True)
 class CompositeKernel:
-    """A sum or product of kernels over some of the inputs, as a GPyTorch kernel was when read; it shares no storage.
+    """A snapshot of a GPyTorch kernel: a sum or product of kernels over some of the inputs; it shares no storage.
 
     Attributes:
-        is_product: Whether the parts are multiplied; else they are added.
+        is_product: Whether the parts are multiplied instead of added.
         parts: The kernels that are combined.
         outputscales: The factors of the whole kernel, each ``batch``.
-        active_dims: The inputs that the whole sees, or None for all of them.
+        active_dims: The inputs of the whole kernel, or None for all.
     """
 
     is_product: bool
@@ -53,12 +53,12 @@ class CompositeKernel:
 
 @dataclass(frozen=True)
 class GeneralKernel:
-    """A kernel by its values and their derivatives, as a GPyTorch kernel was when read; it shares no storage.
+    """A snapshot of a GPyTorch kernel: functions for its values and their derivatives; it shares no storage.
 
     Attributes:
-        functions: The values and the blocks, as functions of the points that the kernel sees.
+        functions: The values and the blocks, as functions of the kernel's inputs.
         outputscales: The factors of the kernel, each ``batch``.
-        active_dims: The inputs that the kernel sees, or None for all of them.
+        active_dims: The kernel's inputs, or None for all.
     """
 
     functions: KernelFunctions
@@ -67,18 +67,18 @@ class GeneralKernel:
 
 
 KernelSnapshot = StationaryKernel | CompositeKernel | GeneralKernel
-"""The numbers of a GPyTorch kernel at one moment."""
+"""A GPyTorch kernel with its hyper-parameters at one moment."""
 
 
 def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnapshot:
-    """The numbers of a kernel as they are now: changes of the kernel do not reach them. A snapshot is its own.
+    """A snapshot of a kernel, which later changes of the kernel do not affect; a snapshot is returned unchanged.
 
     Args:
         kernel: Any kernel whose value is a function of two points.
-        detach: Whether hyper-parameters are numbers, or carry their derivatives.
+        detach: Whether hyper-parameters are detached from autograd.
 
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
+        UnsupportedKernelError: If a part of the kernel is not a function of two points.
     """
     if isinstance(kernel, StationaryKernel | CompositeKernel | GeneralKernel):
         return kernel
@@ -99,20 +99,19 @@ def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnap
 
 
 def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
-    """k, ∂k/∂x, ∂k/∂x' and, if asked for, ∂²k/∂x∂x' for every pair of points, in the inputs' own units.
+    """k, ∂k/∂x, ∂k/∂x' and, if requested, ∂²k/∂x∂x' for every pair of points, in the inputs' own units.
 
-    Sums add block by block; a product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa.
+    The blocks of a sum are sums; a product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa. If a part has
+    no derivative in an input, such as a category, the derivatives in that input are NaN, with a warning.
 
     Args:
-        kernel: Any kernel whose value is a function of two points, or what ``snapshot`` made of it.
+        kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
         mixed: Whether to form the ``d x d`` second derivatives.
 
-    Derivatives in an input in which a kernel of the tree has none, as a category, are NaN, with a warning.
-
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
+        UnsupportedKernelError: If a part of the kernel is not a function of two points.
         ValueError: If no derivative exists between two points: ``mixed`` blocks of Matérn 1/2, or its ∂k/∂x between
             coincident points.
     """
@@ -133,7 +132,7 @@ def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool)
     active_dims = kernel.active_dims
     z1, z2 = (x1, x2) if active_dims is None else (x1[..., active_dims], x2[..., active_dims])
     if isinstance(kernel, CompositeKernel):
-        # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
+        # A ScaleKernel takes over its base kernel's active_dims, which are applied already.
         parts = [existing_blocks(part, z1, z2, mixed) for part in kernel.parts]
         blocks = reduce(_product if kernel.is_product else _sum, parts)
     else:
@@ -144,7 +143,7 @@ def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool)
 
 
 def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> ValueError:
-    """The error for a kernel without a derivative between two points, of the first of its parts that has none."""
+    """The error for a kernel without a derivative between two points; it names the first such part."""
     if isinstance(kernel, StationaryKernel):
         return (no_gradient_covariance if mixed else gradient_at_datum)(kernel.profile.title)
     if isinstance(kernel, GeneralKernel):
@@ -207,8 +206,7 @@ def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
 def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Tensor:
     """k(x, x') for every pair, ``... x q x n``, float64, exact at and near coincident points.
 
-    GPyTorch expands the square of the distance, which costs digits between close points; and it works in the
-    dtype of x, where n x n algebra here is float64 throughout.
+    GPyTorch expands the square of the distance, which costs digits between close points, and works in the dtype of x.
 
     Args:
         kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
@@ -216,7 +214,7 @@ def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Te
         x2: The points x', ``... x n x d``.
 
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
+        UnsupportedKernelError: If a part of the kernel is not a function of two points.
     """
     kernel = snapshot(kernel)
     same = x1 is x2
@@ -247,18 +245,17 @@ def is_uniform(kernel: KernelSnapshot) -> bool:
 
 
 def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
-    """The diagonal of ∂ₓ∂ₓ' k at x = x', which is all of it and the same everywhere, ``batch x d`` or ``d``.
+    """The diagonal matrix ∂ₓ∂ₓ' k at x = x', as a vector, the same at every x, ``batch x d`` or ``d``.
 
-    For o h(r²) it is −2 o h'(0)/ℓᵢ². Sums add; in a product every first derivative vanishes at x = x', so each
-    factor's diagonal is multiplied by the values of the others.
+    For o h(r²) it is −2 o h'(0)/ℓᵢ². Sums add. In a product first derivatives vanish at x = x', so that each factor's
+    diagonal is multiplied by the values of the others.
 
     Args:
-        kernel: A function of r², sums and products of such, or their ``snapshot``.
+        kernel: A function of r², a sum or product of such functions, or their ``snapshot``.
         d: The number of inputs.
 
     Raises:
-        ValueError: For Matérn 1/2, and for a kernel that is not made of functions of r² alone: what stands there
-            depends on x, and ``prior_gradient_covariance`` gives it.
+        ValueError: For Matérn 1/2, and for other kernels, where it depends on x: use ``prior_gradient_covariance``.
     """
     kernel = snapshot(kernel)
     if not is_uniform(kernel):
@@ -282,7 +279,7 @@ def prior_gradient_covariance(kernel: Kernel | KernelSnapshot, x: Tensor) -> Ten
         x: The points, ``... x q x d``.
 
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
+        UnsupportedKernelError: If a part of the kernel is not a function of two points.
         ValueError: If a sample path has no gradient at a point.
     """
     kernel = snapshot(kernel)
@@ -340,7 +337,7 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
     block = None
     if not profile.has_gradient:
         first = first.masked_fill((r2 == 0).unsqueeze(-1), torch.nan)
-        # It exists between points that are apart, but nothing that is made of it does.
+        # The block exists between distinct points, but quantities computed from it do not.
         block = torch.full_like(scaled.unsqueeze(-1) * scaled.unsqueeze(-2), torch.nan) if mixed else None
     elif mixed:
         outer = scaled.unsqueeze(-1) * scaled.unsqueeze(-2)
@@ -379,7 +376,7 @@ def _product(a: Blocks, b: Blocks) -> Blocks:
 
 
 def _embedded(blocks: Blocks, active_dims: Tensor, d: int) -> Blocks:
-    """The blocks over all d inputs, zero along those that the kernel does not see."""
+    """The blocks over all d inputs, zero along inputs that the kernel does not use."""
 
     def widen(block: Tensor, dim: int) -> Tensor:
         shape = list(block.shape)

@@ -1,4 +1,4 @@
-"""Squared distances in a diagonal metric, by matrix product where it is exact enough and directly where not."""
+"""Squared distances in a diagonal metric, by a matrix product, or from differences if that is not exact enough."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def squared_distances(x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
 
 
 def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
-    """Squared distances of which those that are small against ``scale`` are evaluated again from the differences.
+    """The squared distances, recomputed from the differences if they are small compared with ``scale``.
 
     Args:
         result: Squared distances by the expansion of the square, ``... x q x n``.
-        scale: ‖x‖² + ‖x'‖² about the centre that the expansion was made at, ``... x q x n``.
+        scale: ‖x‖² + ‖x'‖² relative to the expansion's centre, ``... x q x n``.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
         weights: The weights, ``... x 1 x d`` or ``... x 1 x 1``.
@@ -63,7 +63,7 @@ def pairwise_squared_distances(x: Tensor, weights: Tensor) -> Tensor:
     n, d = x.shape[-2:]
     weights = weights.double()
     gram: Tensor | float = 0.0
-    # Fewer columns would make the product of two blocks slower than adding it to the n x n result.
+    # With fewer columns the addition to the n x n result would take longer than the product.
     step = max(256, _CHUNK // max(1, n))
     for start in range(0, d, step):
         block = x[..., start : start + step].double()

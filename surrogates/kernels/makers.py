@@ -1,4 +1,4 @@
-"""Kernels and likelihoods with given hyper-parameters, as the papers' optimizers use them: no priors, float64."""
+"""Kernels and likelihoods with given hyper-parameters, without priors and in float64, as in the papers' optimizers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from surrogates.checks import check_positive
 
 NOISE_AS_GIVEN = settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0)
-"""A block in which given noise variances stay what they are: GPyTorch raises them to 1e-6 (float32: 1e-4)."""
+"""A context in which GPyTorch does not raise given noise variances to 1e-6 (float32: 1e-4)."""
 
 NOISE_FLOOR = 1e-4
-"""The share of its noise that a fit of ``gaussian_likelihood`` does not go under."""
+"""The lower bound of a fit of ``gaussian_likelihood``, in units of its initial noise."""
 
 
 def matern_kernel(
     lengthscale: float | Tensor, outputscale: float = 1.0, nu: float = 2.5, dtype: torch.dtype = torch.float64
 ) -> ScaleKernel:
-    """ScaleKernel(MaternKernel(nu)) with the given hyper-parameters, to be used as they are or as a start of a fit.
+    """ScaleKernel(MaternKernel(nu)) with the given hyper-parameters, fixed or as the start of a fit.
 
     Args:
         lengthscale: One number (isotropic) or one for each of d inputs (ARD).
@@ -30,8 +30,8 @@ def matern_kernel(
         dtype: The dtype of the parameters.
 
     Raises:
-        TypeError: If a hyper-parameter is no number.
-        ValueError: If one is not finite and positive, lengthscales have more than one dimension, or nu is another.
+        TypeError: If a hyper-parameter is not a number.
+        ValueError: If one is not finite and positive, lengthscales have more than one dimension, or nu is invalid.
     """
     if nu not in (0.5, 1.5, 2.5):
         raise ValueError(f"nu must be 0.5, 1.5 or 2.5, got {nu!r}.")
@@ -50,7 +50,7 @@ def rbf_kernel(
         dtype: The dtype of the parameters.
 
     Raises:
-        TypeError: If a hyper-parameter is no number.
+        TypeError: If a hyper-parameter is not a number.
         ValueError: If one is not finite and positive, or lengthscales have more than one dimension.
     """
     scales, ard = _lengthscales(lengthscale, dtype)
@@ -64,16 +64,16 @@ def gaussian_likelihood(
 ) -> GaussianLikelihood:
     """GaussianLikelihood of the given noise variance, without a prior, with a floor of 1e-4 times that variance.
 
-    ``SingleTaskGP``'s own has a floor of 1e-4 in the model's units, far above the nugget of 1e-6 that gradient
-    estimates from points a hundredth of a lengthscale apart need. This one follows the units of the outcomes.
+    The floor of ``SingleTaskGP``'s likelihood is 1e-4 in the model's units, whereas gradient estimates from points a
+    hundredth of a lengthscale apart need a nugget of 1e-6. This floor follows the units of the outcomes.
 
     Args:
         noise: s², in the model's units, which are standardised ones by default.
         dtype: The dtype of the parameter.
-        batch_shape: The batch shape of the model, with m behind it for m > 1 outcomes.
+        batch_shape: The batch shape of the model, followed by m for m > 1 outcomes.
 
     Raises:
-        TypeError: If the noise is no number.
+        TypeError: If the noise is not a number.
         ValueError: If it is not finite and positive.
     """
     value = _as_tensor("noise", noise, dtype)
@@ -87,7 +87,7 @@ def gaussian_likelihood(
 
 
 def _as_tensor(name: str, value: object, dtype: torch.dtype) -> Tensor:
-    """The value as a tensor: GPyTorch's setters take numbers through float32."""
+    """The value as a tensor, because GPyTorch's setters convert numbers to float32."""
     try:
         return torch.as_tensor(value, dtype=dtype).detach()
     except (TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Derivatives that do not exist in some inputs: NaN in a kernel's blocks, and what is said of them."""
+"""Derivatives that do not exist in some inputs: NaN in a kernel's blocks, and a warning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def missing_inputs(blocks: Blocks) -> Tensor:
 
 
 def unmarked(blocks: Blocks) -> Blocks:
-    """The blocks with 0 for what is missing, whose NaN would be in all derivatives that are taken further."""
+    """The blocks with 0 instead of NaN, which would make all further derivatives NaN."""
     first, second, mixed = (
         None if part is None else part.masked_fill(part.isnan(), 0.0)
         for part in (blocks.first, blocks.second, blocks.mixed)
@@ -39,7 +39,7 @@ def marked(blocks: Blocks, *factors: Blocks) -> Blocks:
 
 
 def warn_of_missing(missing: Tensor) -> None:
-    """Warns of the inputs, in the last dimension, in which some derivative does not exist and is NaN."""
+    """Warns about inputs, in the last dimension, in which a derivative does not exist and is NaN."""
     inputs = missing.reshape(-1, missing.shape[-1]).any(0).nonzero().squeeze(-1).tolist()
     if inputs:
         warnings.warn(

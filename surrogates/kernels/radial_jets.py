@@ -5,8 +5,8 @@ or two derivatives remain: the derivative along a set S of directions is
 
     Σ h⁽ᵏ⁾(r²) Π_{i} e_i Π_{(i,j)} e_ij   over the partitions of S into k singles i and pairs (i, j),
 
-e_i and e_ij being the first and second derivatives of r². With δ = x − x' and P = diag(1/ℓ²) these are 2 uᵀPδ and
-−2 u'ᵀPδ, 2 uᵀPv along two directions at the same point, and −2 uᵀPu' along one at either point.
+where e_i and e_ij are the first and second derivatives of r². With δ = x − x' and P = diag(1/ℓ²) the first ones are
+2 uᵀPδ and −2 u'ᵀPδ; the second ones are 2 uᵀPv for two directions at the same point, and −2 uᵀPu' for one at each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stationary kernels: their radial profiles with derivatives, and what a gradient needs of their hyper-parameters.
+"""Stationary kernels: radial profiles with derivatives, and the hyper-parameters that a gradient posterior needs.
 
-A stationary kernel is k(x, x') = o h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ². Everything that a gradient posterior needs of
-it is h, h' and h'' as functions of r²:
+A stationary kernel is k(x, x') = o h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ². A gradient posterior needs h, h' and h'' as
+functions of r²:
 
     ∂k/∂xᵢ        = 2 o h'(r²) (xᵢ − x'ᵢ)/ℓᵢ²
     ∂²k/∂xᵢ∂x'ⱼ   = −o [2 h'(r²) δᵢⱼ/ℓᵢ² + 4 h''(r²) (xᵢ − x'ᵢ)(xⱼ − x'ⱼ)/(ℓᵢ² ℓⱼ²)]
@@ -42,7 +42,7 @@ class RadialProfile:
 
     Attributes:
         name: The kernel: ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"`` or ``"rq"``.
-        alpha: The exponent of the rational quadratic kernel, shaped to broadcast with ``batch x q x n``, else None.
+        alpha: The exponent of the rational quadratic kernel, which broadcasts with ``batch x q x n``; otherwise None.
     """
 
     name: str
@@ -91,8 +91,8 @@ class RadialProfile:
     def h2(self, r2: Tensor) -> Tensor:
         """d²h/d(r²)², elementwise.
 
-        For Matérn 3/2 it grows as 1/r towards 0, where it only ever multiplies (x − x')(x − x')ᵀ = O(r²). It is
-        given as 0 at r = 0, so that the product has its limit.
+        For Matérn 3/2 it grows as 1/r towards r = 0. It multiplies (x − x')(x − x')ᵀ = O(r²) only, so that the value
+        0 at r = 0 gives the product its limit.
 
         Raises:
             ValueError: For Matérn 1/2.
@@ -112,7 +112,7 @@ class RadialProfile:
 
     @property
     def prior_curvature(self) -> float:
-        """−2h'(0): times o/ℓ², it is the prior variance of one partial derivative.
+        """−2h'(0); multiplied by o/ℓ², it is the prior variance of one partial derivative.
 
         It is 1 for RBF and RQ, 5/3 for Matérn 5/2 and 3 for Matérn 3/2.
 
@@ -131,18 +131,18 @@ class RadialProfile:
 
 @dataclass(frozen=True)
 class StationaryKernel:
-    """A kernel o h(r²) over some of the inputs, with the scales of its Jacobian, as a GPyTorch kernel was when read.
+    """A snapshot of a GPyTorch kernel o h(r²) over some of the inputs, with the scales of its Jacobian.
 
     With Δ the ``n x d`` matrix of rows x − x_τ, the Jacobian of rows ∂k(x, x_τ)/∂x is J = diag(c) Δ diag(v), where
-    c_τ = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. It shares no storage with the kernel
-    that it was read from: what happens to that one later does not reach it.
+    c_τ = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. It shares no storage with the kernel,
+    whose later changes do not affect it.
 
     Attributes:
-        profile: h and its derivatives: a built-in ``RadialProfile``, or what is registered.
+        profile: h and its derivatives: a built-in ``RadialProfile``, or the registered functions.
         outputscale: o, ``batch x 1 x 1`` or ``1 x 1``.
         precision: 1/ℓ² per unit of the transformed inputs z, ``batch x 1 x d`` (ARD) or ``batch x 1 x 1``.
-        column_scales: v, which has the slope dz/dx of the input transform in it, shaped as ``precision``.
-        active_dims: The inputs that the kernel sees, or None for all of them.
+        column_scales: v, including the slope dz/dx of the input transform, with the shape of ``precision``.
+        active_dims: The kernel's inputs, or None for all.
     """
 
     profile: RadialProfile | RadialFunctions
@@ -153,7 +153,7 @@ class StationaryKernel:
 
     @property
     def isotropic(self) -> bool:
-        """Whether one number is the precision, and one the column scale, of all inputs."""
+        """Whether all inputs have the same precision and the same column scale."""
         return self.precision.shape[-1] == 1 and self.column_scales.shape[-1] == 1
 
     def with_slope(self, slope: Tensor | None) -> StationaryKernel:
@@ -171,7 +171,7 @@ class StationaryKernel:
         return exponent, self.outputscale.item(), precision, column_scale
 
     def seen_inputs(self, x: Tensor) -> Tensor:
-        """The inputs that the kernel sees, ``... x d'`` of ``... x d``: x itself where it sees them all."""
+        """The kernel's inputs, ``... x d'`` of ``... x d``; x itself if it uses all inputs."""
         return x if self.active_dims is None else x[..., self.active_dims]
 
     def row_scales(self, r2: Tensor) -> Tensor:
@@ -183,12 +183,12 @@ _BUILT_IN = (RBFKernel, MaternKernel, RQKernel, RBFKernelGrad, Matern52KernelGra
 
 
 def as_stationary(kernel: Kernel, slope: Tensor | None = None, detach: bool = True) -> StationaryKernel | None:
-    """The kernel as o h(r²) where it is one stationary kernel in any number of ``ScaleKernel``s, else None.
+    """The kernel as o h(r²) if it is one stationary kernel in any number of ``ScaleKernel``s; otherwise None.
 
     Args:
         kernel: A kernel of GPyTorch.
-        slope: dz/dx of the input transform, ``batch x 1 x d``, or None where it is 1.
-        detach: Whether the hyper-parameters are numbers, or carry their derivatives.
+        slope: dz/dx of the input transform, ``batch x 1 x d``; None means 1.
+        detach: Whether the hyper-parameters are detached from autograd.
     """
     base, outputscales = unscaled(kernel)
     profile: RadialProfile | RadialFunctions
@@ -218,14 +218,14 @@ def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
 def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
     """The profile of a stationary kernel, chosen by its exact type.
 
-    ``RBFKernelGrad`` and ``Matern52KernelGrad`` give the profile of their value part.
+    ``RBFKernelGrad`` and ``Matern52KernelGrad`` have the profile of their value part.
 
     Args:
         kernel: A GPyTorch kernel that is not in a ``ScaleKernel``.
-        detach: Whether the exponent of RQ is a number, or carries its derivatives.
+        detach: Whether the exponent of RQ is detached from autograd.
 
     Raises:
-        UnsupportedKernelError: If the type is any other, a subclass of a supported one included.
+        UnsupportedKernelError: For any other type, including subclasses of supported ones.
     """
     kind = type(kernel)
     if kind in (RBFKernel, RBFKernelGrad):
@@ -244,7 +244,7 @@ def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
 
 
 def root(r2: Tensor) -> Tensor:
-    """√r² whose derivative at 0 is 0 rather than ∞, so that gradients through a point on a datum are finite."""
+    """√r² with the derivative 0 instead of ∞ at 0, so that gradients through a point on a datum are finite."""
     if not (r2.requires_grad or is_traced(r2)):
         return r2.sqrt()
     positive = r2 > 0
