@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.core.options import positive, positive_integer
 from optimizers.directions.directions import Directions
+from surrogates.checks import positive, positive_integer
 
 Seed = int | np.random.Generator
 """An integer, or a NumPy generator to draw from."""

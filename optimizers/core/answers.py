@@ -125,6 +125,24 @@ class Pending:
         numbers = ", ".join(str(pending.id) for pending in self.batches)
         raise ValueError(f"batch {batch.id} is not pending: batch {numbers} is")
 
+    def matches(self, X: Tensor) -> tuple[list[tuple[Batch, list[int], list[int]]], list[int]]:
+        """Finds the points of pending batches among points in user units, ``n x d``, compared in X's dtype.
+
+        Returns:
+            Each batch with the indices of its points and of the equal rows of X, and the indices of all other rows.
+        """
+        others, found = list(range(len(X))), []
+        for answers in self.answers:
+            points, pairs = answers.batch.points().to(X.dtype), []
+            for i in answers.missing:
+                row = next((row for row in others if torch.equal(points[i], X[row])), None)
+                if row is not None:
+                    others.remove(row)
+                    pairs.append((i, row))
+            if pairs:
+                found.append((answers.batch, [i for i, _ in pairs], [row for _, row in pairs]))
+        return found, others
+
     def with_batch(self, batch: Batch) -> Pending:
         """Adds a batch."""
         return Pending((*self.answers, Answers(batch)))

@@ -100,8 +100,12 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
         TypeError: if the bounds have another type.
         ValueError: for a wrong length, NaN, reversed bounds, an empty interval, or x0 outside the box.
     """
-    d = x0.numel()
-    lower, upper = _pairs(bounds, d)
+    return check_within(x0, *parse_box(bounds, x0))
+
+
+def parse_box(bounds: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds of ``parse_bounds`` for a point that need not lie within them."""
+    lower, upper = _pairs(bounds, like.numel())
     for wrong, says in (
         (np.isnan(lower), "the lower bound of coordinate {j} is NaN"),
         (np.isnan(upper), "the upper bound of coordinate {j} is NaN"),
@@ -111,16 +115,29 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
         if wrong.any():
             j = int(wrong.argmax())
             raise ValueError(f"bounds: {says.format(j=j, low=lower[j], high=upper[j])}")
-    low = torch.as_tensor(lower, dtype=x0.dtype, device=x0.device)
-    high = torch.as_tensor(upper, dtype=x0.dtype, device=x0.device)
+    low, high = (torch.as_tensor(side, dtype=like.dtype, device=like.device) for side in (lower, upper))
+    return low, high
+
+
+def check_within(x0: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds; raises ``ValueError`` if x0 lies outside them."""
     outside = ((x0 < low) | (x0 > high)).nonzero().flatten().tolist()
     if outside:
-        j = outside[0]
+        j, (lower, upper) = outside[0], (side.double().cpu().numpy() for side in (low, high))
         raise ValueError(
             f"x0 must lie within the bounds: coordinate {j} is {x0[j].item()}, its bounds are [{lower[j]}, {upper[j]}]"
             + _hint(lower, upper, x0.detach().cpu().numpy())
         )
     return low, high
+
+
+def middle(bounds: Any) -> Tensor:
+    """The middle of a box, shape ``d``: a coordinate with an infinite side has the finite bound or 0."""
+    d = max(np.size(bounds.lb), np.size(bounds.ub)) if isinstance(bounds, Bounds) else len(bounds)
+    like = bounds if isinstance(bounds, Tensor) and bounds.is_floating_point() else torch.empty(0, dtype=torch.float64)
+    lower, upper = parse_box(bounds, like.new_empty(d))
+    finite = torch.isfinite(upper - lower)
+    return torch.where(finite, lower + 0.5 * (upper - lower), torch.zeros_like(lower).clamp(lower, upper))
 
 
 def check_rescalable(lower: Tensor, upper: Tensor) -> None:

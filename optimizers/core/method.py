@@ -58,6 +58,7 @@ from torch import Tensor
 from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
+from optimizers.core.history import DataAtHand
 from optimizers.core.options import ProxLike, option_names, prox_description
 from optimizers.core.record import Record
 from optimizers.core.state import load_fields, save_fields
@@ -92,7 +93,9 @@ class MethodTools(ABC):
     _broken: BaseException | None = None
     _stop_reason: StopReason | None = None
     state: Any = None
+    _opens: bool = False
     follows_estimates: ClassVar[bool] = False
+    takes_variances: ClassVar[bool] = False
 
     def _parse_x0(self, x0: Any) -> Tensor:
         """The initial point, checked and copied; a method that moves the user's tensor in place overrides this."""
@@ -120,6 +123,23 @@ class MethodTools(ABC):
     @abstractmethod
     def _tell(self, batch: Batch, values: Tensor) -> None:
         """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
+
+    def _learn(self, data: DataAtHand) -> None:
+        """Updates the state with evaluations that are not queries of the run; methods with a model of f define it.
+
+        It is called after ``_start`` with the history, and between batches with values that users tell. Before the
+        first batch the run begins at ``self._x`` and needs only that part of its design that the data do not replace.
+        """
+        raise NotImplementedError
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the method has a model of f, which learns from evaluations that the run did not ask for."""
+        return type(self)._learn is not MethodTools._learn
+
+    def _admitted(self, points: Tensor) -> Tensor:
+        """Points in search coordinates, ``q x d``, moved to where the method may evaluate f."""
+        return points
 
     def _multipliers(self) -> np.ndarray | None:
         """The multiplier of each component of a method's constraints, shape ``m``; None: not known."""
@@ -158,10 +178,15 @@ class MethodTools(ABC):
         values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
         plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
         box = self.domain
-        return plain | {
-            "prox": prox_description(self.prox),
-            "bounds": None if box is None else [box.lower.tolist(), box.upper.tolist()],
-        }
+        start = {"x0": "the best of a design"} if self._opens else {}
+        return (
+            plain
+            | start
+            | {
+                "prox": prox_description(self.prox),
+                "bounds": None if box is None else [box.lower.tolist(), box.upper.tolist()],
+            }
+        )
 
     def description(self) -> dict[str, Any]:
         """The plain values that determine the run, by name, without x0, objective and stopping rules."""

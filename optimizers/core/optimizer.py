@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -13,16 +14,26 @@ from torch import Tensor
 
 from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
-from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, parse_bounds
+from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, check_within, parse_box
 from optimizers.core.constraints import ConstraintSet
 from optimizers.core.feasibility import Feasibility
+from optimizers.core.history import DataAtHand, History, HistoryLike, entered, opening_points, reference_point
 from optimizers.core.method import MethodTools
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
 from optimizers.core.result import Result
 from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
-from optimizers.core.values import parse_point, parse_values
+from optimizers.core.values import numeric, parse_point, parse_values
+
+
+OPENING = 16
+"""The most points of the design that a run without x0 begins with; it has 2d for fewer variables."""
+
+OPENING_STREAM = 40
+"""The stream of random numbers of this design."""
+
+MODELS = "trust_region, zord, least_squares, turbo and cobbo"
 
 
 class Optimizer(MethodTools):
@@ -40,8 +51,14 @@ class Optimizer(MethodTools):
     the state continues the run bitwise; its ``max_queries``, ``target`` and ``stagnation`` may differ.
 
     Args:
-        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers).
+        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). None, in
+            methods with a model of f: the best point of the history, or without one the best point of a Sobol' design
+            of the box, which is evaluated first.
         bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0.
+        history: evaluations made before the run, a ``History`` or a pair (X, y), for methods with a model of f. They
+            are not queries of the run and do not count against its budget, but ``best_x`` may be one of them. Points
+            outside the bounds enter models that allow it, and never become the best. Points that differ from the one
+            value of a variable with equal bounds are values of another function and are left out.
         prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
             ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable, so that projecting
             after the prox is exact.
@@ -60,20 +77,22 @@ class Optimizer(MethodTools):
 
     Raises:
         TypeError: for an unknown option; the message names the nearest one.
-        ValueError: for x0, bounds or numbers out of range, or a budget smaller than the first batch.
+        ValueError: for a history or no x0 in a method without a model; for x0, bounds or numbers out of range, or a budget smaller than the first batch.
     """
 
     rescale_by_default: ClassVar[bool] = True
     search_width: ClassVar[float] = SEARCH_WIDTH
     constraint_set: ConstraintSet | None = None
+    history: str | None = None
     feasibility_tol: float = 0.0
 
     def __init__(
         self,
-        x0: Tensor | np.ndarray | Sequence[float],
+        x0: Tensor | np.ndarray | Sequence[float] | None = None,
         *,
         max_queries: int,
         bounds: BoundsLike | None = None,
+        history: HistoryLike | None = None,
         prox: ProxLike | None = None,
         seed: int = 0,
         target: float | None = None,
@@ -87,7 +106,10 @@ class Optimizer(MethodTools):
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown)
-        x = self._parse_x0(x0)
+        if (x0 is None or history is not None) and not self.has_model:
+            what = "needs an x0" if x0 is None else "takes no history"
+            raise ValueError(f"{type(self).__name__} {what}, as it has no model of f: {MODELS} have one")
+        x = reference_point(None, history, bounds) if x0 is None else self._parse_x0(x0)
         kept = {"track_best": track_best, "store_points": store_points, "store_values": store_values}
         check_run(max_queries, seed, target, stagnation, max_failures, confine_queries=confine_queries, **kept)
         check_prox(prox, bounds is not None, rescale)
@@ -99,16 +121,29 @@ class Optimizer(MethodTools):
             raise ValueError("rescale=True needs a finite box, and there are no bounds")
         self.prox, self.domain = prox, None
         if bounds is not None:
-            box, width = parse_bounds(bounds, x), self.search_width
+            box, width = parse_box(bounds, x), self.search_width
             if rescale:
                 check_rescalable(*box)
+            if x0 is not None:
+                check_within(x, *box)
             self.domain = Domain.of(*box, rescale=self.rescale, confine=confine_queries, width=width)
-        self.x0 = x if track_best else x.new_empty(0)
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations, self._record, self._out = 0, Record(), Pending()
         self._feasibility = None if self.constraint_set is None else Feasibility(self.constraint_set.sizes_given)
+        given = None if history is None else History.parse(history, x)
+        self.history = None if given is None else given.digest()
+        data = None if given is None else self._taken(given)
+        if x0 is None:
+            closest = None if self._feasibility is None else self._feasibility.x
+            found = [point for point in (self._record.best_x, closest) if point is not None]
+            self._opens = not found
+            x = found[0] if found else self._to_user(self._opening_points(1))[0]
+        self.x0, self._x = x if track_best else x.new_empty(0), self._to_search(x)
         self._start()
-        if (needed := self._next_queries()) > self.max_queries:
+        if data is not None:
+            self._learn(data)
+            self._stop_if_due()
+        if (needed := self._due()) > self.max_queries:
             raise ValueError(
                 f"{type(self).__name__} needs at least {needed} queries for its first batch in "
                 f"{self.dimension} dimensions, got max_queries={self.max_queries}"
@@ -159,7 +194,7 @@ class Optimizer(MethodTools):
         """Why the run is over, or None; a reason equals its string, as in ``== "budget"``."""
         if self._stop_reason is not None:
             return self._stop_reason
-        if not self._out and not 0 < self._next_queries() <= self.remaining:
+        if not self._out and not 0 < self._due() <= self.remaining:
             none_left = self.queries > 0 and self.failures == self.queries
             return StopReason.ALL_FAILED if none_left else StopReason.BUDGET
         return None
@@ -209,8 +244,8 @@ class Optimizer(MethodTools):
         if not self._out:
             if self.stopped:
                 raise RuntimeError(f"the run is over ({self.stop_reason}): there is nothing to ask")
-            promised, name = self._next_queries(), type(self).__name__
-            batch = self._ask()
+            promised, name = self._due(), type(self).__name__
+            batch = self._opening_batch(promised) if self._is_opening else self._ask()
             if not isinstance(batch, Batch):
                 raise TypeError(f"{name}._ask must return a Batch, as _points_batch makes one, got {batch!r:.80}")
             if len(batch) != promised:
@@ -229,7 +264,7 @@ class Optimizer(MethodTools):
             return None if self.stopped else self.ask()
         self._check_intact()
         spare = self.spare
-        if self._stop_reason is not None or spare < 1:
+        if self._stop_reason is not None or spare < 1 or self._is_opening:
             return None
         batch = self._ask_another(self.pending, spare)
         if batch is None:
@@ -240,15 +275,19 @@ class Optimizer(MethodTools):
         self._out = self._out.with_batch(batch)
         return batch
 
-    def tell(self, batch: Batch, values: Any, *, which: Sequence[int] | None = None, retries: int = 0) -> None:
-        """Records values of a pending batch, all at once or as they arrive.
+    def tell(
+        self, batch: Batch | History | Any, values: Any = None, *, which: Sequence[int] | None = None, retries: int = 0
+    ) -> None:
+        """Records values of a pending batch, all at once or as they arrive, or values of other points.
 
         Each value is counted at once: it may become the best or end the run, and ``state_dict`` includes it. The method
         uses a batch when all its values are told, in whatever order they came. If the method raises or is interrupted,
         record and method are as before the call (except ``HiSo`` with ``in_place``, see there).
 
         Args:
-            batch: a batch that ``ask`` or ``ask_another`` returned.
+            batch: a batch that ``ask`` or ``ask_another`` returned; or points in user units, ``n x d``, or a
+                ``History``. Rows that equal points of pending batches are their answers. The other rows are treated as
+                ``history`` is: they do not count against the budget.
             values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
                 which are counted but not used. With constraints, k rows (f, c), c the values of those evaluated with f;
                 a row with a NaN is a failed query, whose other numbers the models keep.
@@ -261,6 +300,8 @@ class Optimizer(MethodTools):
                 or retries exceed the budget. The state does not change.
             TypeError: for complex or non-numeric values, and tensors that require a gradient.
         """
+        if not isinstance(batch, Batch):
+            return self._tell_points(batch, values)
         self._check_intact()
         answers = self._out.of(batch)
         rows = answers.rows(which)
@@ -274,23 +315,88 @@ class Optimizer(MethodTools):
         changed = ["_record", "_out", "iterations", "_stop_reason", "_feasibility"]
         if answers.complete and not self._moves_in_place:
             changed += ["_x", "state"]
-        undo = {name: marked(getattr(self, name)) for name in changed}
-        try:
+        with self._undone_on_error(changed, in_place=answers.complete and self._moves_in_place):
             kept = {"keep_values": self.store_values, "keep_points": self.store_points and self.store_values}
             self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, **kept)
             self._out, self._feasibility = self._out.updated(answers), feasibility
             if answers.complete:
                 before = self._x
-                self._tell(batch, answers.values(y))
+                if batch.info.get("opening"):
+                    self._end_opening(batch, answers.values(y))
+                else:
+                    self._tell(batch, answers.values(y))
                 self.iterations += 1
                 self._record.moved |= self._moves_in_place or not torch.equal(before, self._x)
             self._stop_if_due()
+
+    @contextmanager
+    def _undone_on_error(self, changed: Sequence[str], *, in_place: bool = False) -> Iterator[None]:
+        """Restores the attributes if an exception is raised; ``in_place``: x cannot be restored then."""
+        undo = {name: marked(getattr(self, name)) for name in changed}
+        try:
+            yield
         except BaseException as error:
             for name, restored in undo.items():
                 setattr(self, name, restored())
-            if answers.complete and self._moves_in_place:
+            if in_place:
                 self._broken = error
             raise
+
+    def _tell_points(self, X: Any, values: Any) -> None:
+        """Tells values of points: of pending ones to their batches, the others as data at hand."""
+        self._check_intact()
+        given = X if isinstance(X, History) else History(numeric("X", X), values)
+        if self.constraint_set is not None and given.c is None:
+            sizes = self._feasibility and self._feasibility.sizes
+            rows = self.constraint_set.parse(given.y, len(given.X), sizes)[0]
+            given = History(given.X, rows[:, 0], given.yvar, rows[:, 1:] if self.constraint_set.evaluated else None)
+        parsed = History.parse(given, self.x)
+        answers, others = self._out.matches(numeric("X", given.X).to(self._x.device))
+        if others and not self.has_model:
+            raise ValueError(f"{type(self).__name__} has no model of f, so that it takes only values of its batches")
+        for batch, which, rows in answers:
+            self.tell(batch, parsed.values()[rows], which=which)
+        if others:
+            with self._undone_on_error(["_record", "_stop_reason", "_feasibility", "_x", "state"]):
+                self._record.given += len(others)
+                self._learn(self._taken(parsed.rows(others)))
+                self._stop_if_due()
+
+    def _taken(self, given: History) -> DataAtHand:
+        """Enters evaluations, except those that do not belong to the problem, in the record."""
+        if given.yvar is not None and not self.takes_variances:
+            raise ValueError(f"{type(self).__name__} has one noise for all values: leave out the history's yvar")
+        psi, known = getattr(self.prox, "value", None), self.constraint_set
+        given, data, self._feasibility = entered(
+            given, self.domain, psi, known, self._feasibility, self.feasibility_tol
+        )
+        self._record.include(given.X, data.totals)
+        return data
+
+    @property
+    def _is_opening(self) -> bool:
+        """Whether the next batch is a design of the box, because the run has no x0 and no query has succeeded."""
+        return self._opens and (self.iterations == 0 or self.failures == self.queries)
+
+    def _due(self) -> int:
+        """The number of queries of the next batch."""
+        if not self._is_opening:
+            return self._next_queries()
+        return max(1, min(2 * self.dimension, OPENING, self.remaining // 4))
+
+    def _opening_points(self, count: int) -> Tensor:
+        return opening_points(self.domain, count, self._generator(OPENING_STREAM))
+
+    def _opening_batch(self, count: int) -> Batch:
+        points = self._admitted(self._opening_points(count))
+        return self._points_batch(points, info={"design": True, "opening": True})
+
+    def _end_opening(self, batch: Batch, values: Tensor) -> None:
+        """Begins the run at the best point of the opening design."""
+        points, y = cast(Tensor, batch.explicit), values.reshape(len(batch), -1)[:, 0]
+        if self.failures < self.queries:
+            self._x = self._to_search(self.best_x)
+        self._learn(DataAtHand(points, values, self._composite(batch, y)))
 
     def _judged(
         self, batch: Batch, values: Any, rows: Sequence[int], retries: int

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
+from optimizers.core.history import HistoryLike
 from optimizers.core.stopping import MostFailures
 from surrogates.checks import (  # noqa: F401  methods import all their checks from here
     check_boolean,
@@ -34,6 +35,7 @@ class CommonOptions(TypedDict, total=False):
     """The options that every method takes; ``Optimizer`` documents them."""
 
     bounds: BoundsLike | None
+    history: HistoryLike | None
     prox: ProxLike | None
     max_queries: Required[int]
     seed: int

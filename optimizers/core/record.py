@@ -33,6 +33,7 @@ class Record:
         searched: whether a value after the initial design has been told.
         fell: whether such a value improved on the best before it.
         moved: whether the iterate has moved, or may have.
+        given: the number of evaluations told that were not asked for, without those of the constructor.
     """
 
     queries: int = 0
@@ -49,6 +50,7 @@ class Record:
     searched: bool = False
     fell: bool = False
     moved: bool = False
+    given: int = 0
 
     def add(
         self,
@@ -96,6 +98,14 @@ class Record:
         if keep_points:
             points = batch.points(which) if which else batch.base.new_empty(0, batch.dimension)
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
+
+    def include(self, points: Tensor, totals: Tensor) -> None:
+        """Takes the best of evaluations that were not queries, in user units, ``n x d``, if it improves on the best."""
+        totals = totals.nan_to_num(nan=math.inf, posinf=math.inf)
+        if len(totals) and float(totals.min()) < self.best_y:
+            i = int(totals.argmin())
+            self.best_y, self.best_x, self.best_place = float(totals[i]), points[i].clone(), (-1, i)
+            self.last_improvement = self.queries
 
     def _enter(self, value: float, total: float, place: tuple[int, int]) -> None:
         self.values.append(value)

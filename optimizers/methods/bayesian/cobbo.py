@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, optional, positive_integer
 from optimizers.methods.bayesian.coordinate_blocks import CLUSTER_RADIUS, sample_block, updated_weights, virtual_points
@@ -233,23 +234,34 @@ class CobBO(Optimizer):
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         totals = self._composite(batch, values)
-        data = self.state.data.extended(batch, values, totals)
+        data = self.state.data.extended(batch.explicit, values, totals)
         if len(self.state.block) > 0:
             query = self.box.to_unit(batch.search_point(0))
             if batch.info["block"] == self.state.blocks:
                 self.state = self._after_query(data, query, float(totals[0]))
             else:
                 self.state = self._after_late_query(data, query, float(totals[0]), batch.info["region"])
-        elif len(data) >= LEAST_DATA:
-            best = int(data.totals.argmin())
-            value = float(data.totals[best])
-            pivot = self.box.to_unit(data.points[best])
-            state = replace(self.state, data=data, pivot=pivot, best=value, region=self.rule.start(0, value))
-            self.state = self._with_new_block(state)
         else:
-            self.state = replace(self.state, data=data)
+            self.state = self._begun(data)
         if len(data):
             self._x = data.best()
+
+    def _begun(self, data: Observations) -> CobBOState:
+        """The state with a block about the best of the data, if these suffice for a fit."""
+        state = replace(self.state, data=data)
+        if len(data) < LEAST_DATA:
+            return state
+        best = int(data.totals.argmin())
+        value = float(data.totals[best])
+        pivot, region = self.box.to_unit(data.points[best]), self.rule.start(state.region.number, value)
+        return self._with_new_block(replace(state, pivot=pivot, best=value, region=region))
+
+    def _learn(self, data: DataAtHand) -> None:
+        extended = self.state.data.extended(data.points, data.values, data.totals)
+        better = len(extended) > 0 and float(extended.totals.min()) < self.state.best
+        self.state = self._begun(extended) if better else replace(self.state, data=extended)
+        if len(extended):
+            self._x = extended.best()
 
     def _after_late_query(self, data: Observations, query: Tensor, value: float, region: int) -> CobBOState:
         """The state after a query of a block that has ended; ``region`` is the trust region it was asked in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Literal, Unpack
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_boolean, check_integer, optional, positive_integer
 from optimizers.designs import sobol
@@ -53,7 +54,7 @@ class TuRBO(Optimizer):
 
     Idle workers get one more query each (``ask_another``): the design of a region without a model, otherwise one by
     Thompson sampling, or by LogEI jointly with the region's pending queries. A value that arrives after its region has
-    ended does not change the other regions.
+    ended does not change the other regions. A history, without its points outside the bounds, belongs to the first region.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
     mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
@@ -253,6 +254,19 @@ class TuRBO(Optimizer):
         )
         return [point for points in own for point in self.box.to_unit(points)]
 
+    def _learn(self, data: DataAtHand) -> None:
+        succeeded = torch.isfinite(data.totals)
+        if not bool(succeeded.any()):
+            return
+        region, state = self.state.regions[0], self.state
+        best = min(region.best, float(data.totals[succeeded].min()))
+        self.state = TuRBOState(
+            data=state.data.extended(data.points, data.values, data.totals),
+            owner=torch.cat([state.owner, state.owner.new_full((int(succeeded.sum()),), region.number)]),
+            regions=[replace(region, best=best), *state.regions[1:]],
+        )
+        self._x = self.state.data.best()
+
     def _tell(self, batch: Batch, values: Tensor) -> None:
         totals = self._composite(batch, values)
         succeeded = torch.isfinite(totals)
@@ -271,7 +285,7 @@ class TuRBO(Optimizer):
                 regions[i], fresh = self.rule.start(fresh), fresh + 1
                 self._fitted.pop(region.number, None)
         self.state = TuRBOState(
-            data=self.state.data.extended(batch, values, totals),
+            data=self.state.data.extended(batch.explicit, values, totals),
             owner=torch.cat([self.state.owner, owner[succeeded]]),
             regions=regions,
         )

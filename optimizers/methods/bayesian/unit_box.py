@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.designs import latin_hypercube
 
@@ -100,9 +99,9 @@ class Observations:
     def __len__(self) -> int:
         return len(self.totals)
 
-    def extended(self, batch: Batch, values: Tensor, totals: Tensor) -> Observations:
-        """These queries plus those of a batch of explicit points whose f + ψ is finite."""
-        succeeded, points = torch.isfinite(totals), cast(Tensor, batch.explicit)
+    def extended(self, points: Tensor | None, values: Tensor, totals: Tensor) -> Observations:
+        """These queries plus those of the points of a batch, ``q x d``, whose f + ψ is finite."""
+        succeeded, points = torch.isfinite(totals), cast(Tensor, points)
         return Observations(
             torch.cat([self.points, points[succeeded]]),
             torch.cat([self.values, values[succeeded]]),

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_choice, check_integer, optional, positive, positive_integer
 from optimizers.designs import local_cloud
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.bayesian.unit_box import UnitBox
-from optimizers.methods.zord.initial_data import parse_history, search_lengths
+from optimizers.methods.zord.initial_data import search_lengths
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
@@ -44,7 +45,6 @@ class DescentOptions(CommonOptions, total=False):
     initial_points: int | None
     design: Literal["local", "latin_hypercube"]
     radius: float | None
-    history: tuple[Any, Any] | None
     start: Literal["best", "last"]
     queries_per_step: int
     reset_after: int | None
@@ -117,11 +117,9 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     Args:
         x0: initial point, shape ``d``.
-        initial_points: queries of the initial design; None: 10, or none with a history.
+        initial_points: queries of the initial design; None: 10, or none with a history or without x0.
         design: ``"local"``, normal directions around x0 of the given radius, or ``"latin_hypercube"`` of the box.
         radius: of the local design (root mean square distance), search units; None: see ``search_lengths``.
-        history: points, ``n x d`` in user units, and values of f, ``n``, known before (e.g. from TuRBO), which are not
-            counted. NaN and infinite values are ignored. The first iteration starts at x0.
         start: where an iteration starts: the best point (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
         queries_per_step: queries of an iteration, which begins when all are told.
         reset_after: iterations without gain, not counting active queries, after which the rule is reset (ZoRD's code:
@@ -129,10 +127,11 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         step_decay: the factor of the step sizes at each reset; 1 keeps them (ZoRD's code), but a rule whose steps have
             constant length, such as Adam, then stops about a step from the minimum.
         update_rule: factory of the first-order rule.
-        **common: see ``Optimizer``.
+        **common: see ``Optimizer``. With a history the first iteration starts at x0 nevertheless.
 
     Raises:
-        ValueError: for options out of range, a history that does not fit, or a Latin hypercube without a finite box.
+        ValueError: for options out of range, a history with fewer than two finite values, or a Latin hypercube without a
+            finite box.
     """
 
     version = 2
@@ -146,7 +145,6 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         initial_points: int | None = None,
         design: Literal["local", "latin_hypercube"] = "local",
         radius: float | None = None,
-        history: tuple[Any, Any] | None = None,
         start: Literal["best", "last"] = "best",
         queries_per_step: int = 1,
         reset_after: int | None = 10,
@@ -154,7 +152,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        fewest = LEAST_DATA if history is None else 0
+        fewest = LEAST_DATA if common.get("history") is None else 0
         self.initial_points = optional(check_integer, "initial_points", initial_points, fewest)
         self.design = check_choice("design", design, ("local", "latin_hypercube"))
         self.radius = optional(positive, "radius", radius)
@@ -162,7 +160,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         self.queries_per_step = positive_integer("queries_per_step", queries_per_step)
         self.reset_after = optional(positive_integer, "reset_after", reset_after)
         self.step_decay = positive("step_decay", step_decay)
-        self.update_rule, self._history = update_rule, history
+        self.update_rule = update_rule
         super().__init__(x0, **common)
 
     @abstractmethod
@@ -201,34 +199,26 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         self.width, self.local_radius = search_lengths(self.domain, self.radius)
 
     def _begin(self, surrogate: S) -> None:
-        """Starts with an empty surrogate: adds the history, and iterates if there is no design."""
+        """Starts with an empty surrogate."""
         if self.design == "latin_hypercube":
             UnitBox.of(self.domain, "a Latin hypercube")
-        default = 10 if self._history is None else 0
+        default = 0 if self._opens or self.history is not None else 10
         self._design_size = default if self.initial_points is None else self.initial_points
         self.state = DescentState(FirstOrder(self.update_rule, self._x), surrogate)
-        if self._history is not None:
-            self._take_history(*parse_history(self._history, self._x))
-            self._history = None
-        if self._design_size == 0:
-            if len(self.trajectory) < LEAST_DATA:
-                raise ValueError(
-                    f"the history has {len(self.trajectory)} finite values, a gradient needs at least {LEAST_DATA}: "
-                    "add values, or pass initial_points"
-                )
-            self._go_on(self._x)
 
-    def _take_history(self, X: Tensor, y: Tensor) -> None:
-        if len(X) == 0:
+    def _learn(self, data: DataAtHand) -> None:
+        if len(data.points):
+            self.trajectory.append(data.points, data.values)
+            self._keep_best(data.points, data.totals)
+        if self._design_size or self.state.iterates or self.pending:
             return
-        points, totals, psi = self._to_search(X), y.clone(), getattr(self.prox, "value", None)
-        self.trajectory.append(points, y)
-        for i in torch.isfinite(y).nonzero().flatten().tolist():
-            if self.domain is not None and not bool(self.domain.contains(X[i])):
-                totals[i] = math.inf
-            elif psi is not None:
-                totals[i] += float(psi(X[i]))
-        self._keep_best(points, totals)
+        if len(self.trajectory) >= LEAST_DATA:
+            self._go_on(self._x)
+        elif not self._opens:
+            raise ValueError(
+                f"the history has {len(self.trajectory)} finite values, a gradient needs at least {LEAST_DATA}: "
+                "add values, or pass initial_points"
+            )
 
     def restart(self, x: Any) -> None:
         """See ``Optimizer``; f is queried at x next."""
