@@ -10,6 +10,7 @@ from optimizers.comparison.compare import compare
 from optimizers.comparison.comparison import Comparison
 from optimizers.core.batch import Batch
 from optimizers.core.constraints import CheapConstraint, ReturnedConstraints
+from optimizers.core.history import History
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions
 from optimizers.core.result import Result
@@ -77,6 +78,7 @@ __all__ = [
     "GradientEstimator",
     "GroupProbe",
     "HiSo",
+    "History",
     "KatyushaParameters",
     "L2Ball",
     "LeastSquaresDifferences",

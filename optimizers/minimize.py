@@ -12,6 +12,7 @@ from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.constraints import ConstrainedObjective, ConstraintsLike, parse_constraints
+from optimizers.core.history import HistoryLike, as_history
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names, refuse_misspelt
 from optimizers.core.result import Result, to_numpy
@@ -42,11 +43,12 @@ ELSEWHERE = {
 
 def minimize(
     fun: Callable[[Any], Any],
-    x0: Any,
+    x0: Any = None,
     method: str | type[Optimizer] = "trust_region",
     *,
     max_queries: int,
     bounds: BoundsLike | None = None,
+    history: HistoryLike | None = None,
     constraints: ConstraintsLike | None = None,
     prox: ProxLike | None = None,
     seed: int = 0,
@@ -72,11 +74,14 @@ def minimize(
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``: a tensor, array or list.
+        x0: initial point, shape ``d``: a tensor, array or list. None, in methods with a model of f: the best point of
+            the history, or of a Sobol' design of the bounds that is evaluated first.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
             methods on COCO's functions (``experiments/published/which-method.md``); it needs a prox with values.
         max_queries: query budget, never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
+        history: evaluations made before, ``(X, y)`` or a ``History``, for methods with a model of f; see ``Optimizer``.
+            They do not count against the budget, and the result may be one of them.
         constraints: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries, ``CheapConstraint``,
             ``ReturnedConstraints``, or a list of these; the default method takes them, see there. A query evaluates f
             and all constraints that are not known, and counts once.
@@ -85,8 +90,8 @@ def minimize(
         callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
             or raising ``StopIteration``.
         target: stop when f + ψ reaches this value.
-        numpy: whether ``fun`` and callbacks get, and the result holds, NumPy arrays instead of tensors; None: unless x0
-            is a tensor.
+        numpy: whether ``fun`` and callbacks get, and the result holds, NumPy arrays instead of tensors; None: unless
+            x0, or without x0 the history's X, is a tensor.
         batched: whether ``fun`` takes all points of a batch at once.
         workers: the largest number of concurrent queries. They run in the executor, or in threads, which the program
             joins when it exits. With more than one, methods that can (such as ZoRD and TuRBO) choose further points
@@ -136,7 +141,8 @@ def minimize(
     """
     cls = method_class(method)
     refuse_misspelt(minimize, keyword_names(minimize) | {"method"}, option_names(cls), options, ELSEWHERE)
-    arrays = not isinstance(x0, Tensor) if numpy is None else check_boolean("numpy", numpy)
+    first = x0 if x0 is not None or history is None else as_history(history).X
+    arrays = not isinstance(first, Tensor) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
     objective = fun
@@ -146,6 +152,8 @@ def minimize(
         groups = tuple(group for group in parse_constraints(constraints) if not group.known)
         objective = ConstrainedObjective(fun, groups, batched) if groups and callable(fun) else fun
         options["constraints"] = constraints
+    if history is not None:
+        options["history"] = history
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)
     result = run(
         optimizer,

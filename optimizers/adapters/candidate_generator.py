@@ -33,8 +33,8 @@ class CandidateGenerator:
         generator.observe(X_next, objective(X_next))
 
     Values keep the loop's sign. With ``maximize`` (BoTorch's convention) the optimizer minimizes −Y. Any point may be
-    observed. Rows that equal a candidate are told to the optimizer, in any order and as they arrive; all other rows
-    enter only the model. Rows are compared in the dtype of X.
+    observed. Rows that equal a candidate are told to the optimizer, in any order and as they arrive. All other rows
+    enter the model, and are told to an optimizer that has a model of its own. Rows are compared in the dtype of X.
 
     The acquisition functions of the loop take ``generator.X_pending`` as their pending points.
 
@@ -155,7 +155,9 @@ class CandidateGenerator:
             TypeError: if the points are not real numbers, or the values are complex, not numeric, or carry a gradient.
         """
         X, Y = self._checked(X, Y)
-        self._tell(X, Y)
+        told = torch.ones(len(X), dtype=torch.bool) if self.optimizer.has_model else self.optimizer.is_pending(X)
+        if bool(told.any()):
+            self.optimizer.tell(X[told], (-Y if self.maximize else Y)[told])
         finite = torch.isfinite(Y)
         self._X = torch.cat([self._X, X[finite].to(self._X)])
         self._Y = torch.cat([self._Y, Y[finite, None].to(self._Y)])
@@ -170,21 +172,6 @@ class CandidateGenerator:
         if Y.shape not in {(len(X),), (len(X), 1)}:
             raise ValueError(f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}")
         return X, parse_values(Y, len(X)).to(self._X.device)
-
-    def _tell(self, X: Tensor, Y: Tensor) -> None:
-        """Tells the optimizer the values of the rows that equal a pending candidate."""
-        free = torch.ones(len(X), dtype=torch.bool, device=X.device)
-        for batch in self.optimizer.pending:
-            points, which, values = batch.points().to(X.dtype), [], []
-            for i in self.optimizer.untold(batch):
-                equal = (free & (points[i] == X).all(dim=1)).nonzero().flatten().tolist()
-                if equal:
-                    free[equal[0]] = False
-                    which.append(i)
-                    values.append(float(Y[equal[0]]))
-            if which:
-                told = torch.tensor(values, dtype=torch.float64)
-                self.optimizer.tell(batch, -told if self.maximize else told, which=which)
 
     @property
     def model(self) -> DerivedGP:

@@ -70,16 +70,17 @@ def compare(
         max_queries: the budget of each run.
         methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options: ``{"mine":
             ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. The default is every
-            method of this project that needs only values.
-        starts: a start for each seed; uniform in the box by default.
+            method of this project that needs only values and, with a ``history``, has a model.
+        starts: a start for each seed; by default uniform in the box, or with a ``history`` its best point.
         seeds: the number of runs of each method, at least two.
         jobs: the number of processes. With more than one, ``fun`` and the options must be picklable, a script needs
             ``if __name__ == "__main__":``, and each process has as many threads as this one. If ``fun`` depends on the
             point only, the result is bitwise equal to that of one job.
         checkpoint: a file to which finished runs are appended. The same call with the same file makes only the missing
             runs. The body of ``fun`` is not compared.
-        **options: further options of ``minimize``: ``numpy``, ``batched``, ``prox``, …. SciPy's methods, CMA-ES and
-            blind search take ``numpy``, ``batched``, ``target`` and, if they support them, ``constraints`` only.
+        **options: further options of ``minimize``: ``numpy``, ``batched``, ``history``, ``prox``, …. SciPy's methods,
+            CMA-ES and blind search take ``numpy``, ``batched``, ``target`` and, if they support them, ``constraints``
+            only.
 
     Returns:
         The least values found, of f + ψ with a prox, with a figure and a ranking.
@@ -97,7 +98,8 @@ def compare(
     positive_integer("jobs", jobs)
     positive_integer("max_queries", max_queries)
     chosen = _chosen(methods, options)
-    points = _starts(bounds, seeds) if starts is None else list(starts)
+    at_best = starts is None and options.get("history") is not None
+    points = [None] * seeds if at_best else _starts(bounds, seeds) if starts is None else list(starts)
     if len(points) != seeds:
         raise ValueError(f"there must be a start for each of the {seeds} seeds, got {len(points)}")
     runs = _Runs(fun, bounds, max_queries, points, chosen, options)
@@ -199,6 +201,8 @@ def _chosen(
 ) -> dict[str, tuple[Any, Mapping[str, Any]]]:
     if methods is None:
         methods = [name for name in METHODS if name not in NEED_MORE]
+        if options.get("history") is not None:
+            methods = [name for name in methods if method_class(name).has_model]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     constrained = options.get("constraints") is not None
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}

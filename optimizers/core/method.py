@@ -32,6 +32,9 @@
 - **Messages of results.** A batch of an initial design has ``info={"design": True}``, so that the result says when the
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
   ``follows_estimates``: its run is no ``success`` if the iterate never moved.
+- **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_learn``. It then takes a
+  ``history``, values of points that it did not ask for, and runs without x0. If it knows what to do with the variances
+  of values, it sets ``takes_variances``.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
   failed to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
@@ -95,6 +98,7 @@ class MethodTools(ABC):
     state: Any = None
     _opens: bool = False
     follows_estimates: ClassVar[bool] = False
+    has_model: ClassVar[bool] = False
     takes_variances: ClassVar[bool] = False
 
     def _parse_x0(self, x0: Any) -> Tensor:
@@ -125,17 +129,12 @@ class MethodTools(ABC):
         """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
 
     def _learn(self, data: DataAtHand) -> None:
-        """Updates the state with evaluations that are not queries of the run; methods with a model of f define it.
+        """Updates the state with evaluations that are not queries of the run; methods that set ``has_model`` define it.
 
         It is called after ``_start`` with the history, and between batches with values that users tell. Before the
         first batch the run begins at ``self._x`` and needs only that part of its design that the data do not replace.
         """
         raise NotImplementedError
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the method has a model of f, which learns from evaluations that the run did not ask for."""
-        return type(self)._learn is not MethodTools._learn
 
     def _admitted(self, points: Tensor) -> Tensor:
         """Points in search coordinates, ``q x d``, moved to where the method may evaluate f."""

@@ -26,14 +26,13 @@ from optimizers.core.state import check_complete, check_match, load_fields, mark
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 from optimizers.core.values import numeric, parse_point, parse_values
 
-
 OPENING = 16
 """The most points of the design that a run without x0 begins with; it has 2d for fewer variables."""
 
 OPENING_STREAM = 40
 """The stream of random numbers of this design."""
 
-MODELS = "trust_region, zord, least_squares, turbo and cobbo"
+MODELS = "trust_region, zord, turbo and cobbo"
 
 
 class Optimizer(MethodTools):
@@ -77,7 +76,8 @@ class Optimizer(MethodTools):
 
     Raises:
         TypeError: for an unknown option; the message names the nearest one.
-        ValueError: for a history or no x0 in a method without a model; for x0, bounds or numbers out of range, or a budget smaller than the first batch.
+        ValueError: for a history, or no x0, in a method without a model of f; for x0, bounds or numbers out of range,
+            or a budget smaller than the first batch.
     """
 
     rescale_by_default: ClassVar[bool] = True
@@ -176,6 +176,11 @@ class Optimizer(MethodTools):
         return self._record.queries
 
     @property
+    def given(self) -> int:
+        """The number of evaluations told that were not asked for, without those of ``history``."""
+        return self._record.given
+
+    @property
     def failures(self) -> int:
         """The number of failed queries."""
         return self._record.failures
@@ -188,6 +193,12 @@ class Optimizer(MethodTools):
     def untold(self, batch: Batch) -> list[int]:
         """The indices of a pending batch's points whose values are not told yet; ``ValueError`` for another batch."""
         return self._out.of(batch).missing
+
+    def is_pending(self, X: Tensor) -> Tensor:
+        """Whether each of the points, ``n x d`` in user units, is one of a pending batch that is not told yet."""
+        pending = torch.ones(len(X), dtype=torch.bool)
+        pending[self._out.matches(X)[1]] = False
+        return pending
 
     @property
     def stop_reason(self) -> StopReason | None:

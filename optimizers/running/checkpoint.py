@@ -179,8 +179,10 @@ class Checkpoint:
                 raise ValueError(
                     f"{self.path} is damaged, and {self._journal_path} has no complete line: the run cannot be resumed"
                 )
-            self._journal.write("run", FORMAT, self._identity, self._optimizer.queries)
-            if self._optimizer.queries:
+            # The journal does not have what the optimizer was told before: only the file does.
+            told = self._optimizer.queries + self._optimizer.given
+            self._journal.write("run", FORMAT, self._identity, told)
+            if told:
                 self.save()
             return
         begun = next(each(events, "run"), None)

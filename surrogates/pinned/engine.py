@@ -35,6 +35,7 @@ class Conditioned:
         params: a and s².
         factor: the Cholesky factor of the values' correlations, ``n x n``.
         deviations: the values' prior standard deviations, shape ``n``.
+        weights: the noise variances of the values and, last, of the pin's in units of s², shape ``n + 1``; None: all 1.
     """
 
     prior: PinnedPrior
@@ -42,10 +43,16 @@ class Conditioned:
     params: Hyperparameters
     factor: Tensor
     deviations: Tensor
+    weights: Tensor | None = None
 
     @classmethod
     def on(
-        cls, prior: PinnedPrior, U: Tensor, params: Hyperparameters, parts: tuple[Tensor, Tensor] | None = None
+        cls,
+        prior: PinnedPrior,
+        U: Tensor,
+        params: Hyperparameters,
+        parts: tuple[Tensor, Tensor] | None = None,
+        weights: Tensor | None = None,
     ) -> Conditioned:
         """Conditions the process on values at the points U, ``n x d``; ``parts`` are ``prior.parts(U)`` where known.
 
@@ -55,8 +62,14 @@ class Conditioned:
         polynomial, bracket = parts or prior.parts(U)
         K = torch.add(polynomial, bracket, alpha=params.amplitude)
         if params.noise:
-            K.add_(params.noise).diagonal().add_(params.noise)
-        return cls(prior, U, params, *correlation_factor(K))
+            own, pin = (1.0, 1.0) if weights is None else (weights[:-1], float(weights[-1]))
+            K.add_(params.noise * pin).diagonal().add_(params.noise * own)
+        return cls(prior, U, params, *correlation_factor(K), weights)
+
+    @property
+    def pin_noise(self) -> float:
+        """The variance of the noise of the pin's value, in units of k."""
+        return self.params.noise * (1.0 if self.weights is None else float(self.weights[-1]))
 
     def white(self, columns: Tensor) -> Tensor:
         """L⁻¹D⁻¹C of columns C, ``n x m``, where the covariance of the values is D L Lᵀ D."""
@@ -75,13 +88,13 @@ class Conditioned:
         It is ‖Rⱼ‖²/(Vⱼ + s²), where R is the covariance of the candidates' values with ∇f(z) and V their variances.
         V is at least ``least`` of its prior value: smaller differences are rounding errors.
         """
-        prior, a, noise = self.prior, self.params.amplitude, self.params.noise
+        prior, a, noise = self.prior, self.params.amplitude, self.pin_noise
         white = self.white(pinned_values(prior, a, self.U, candidates) + noise)
         slopes = self.white(pinned_blocks(prior, a, self.U, z[None]).second[:, 0])
         R = pinned_blocks(prior, a, candidates, z[None]).second[:, 0] - white.mT @ slopes
         variance = pinned_values(prior, a, candidates[:, None], candidates[:, None])[:, 0, 0] + noise
         V = torch.maximum(variance - white.square().sum(0), least * variance)
-        return (R @ map).square().sum(1) / (V + noise)
+        return (R @ map).square().sum(1) / (V + self.params.noise)
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,8 @@ class PinnedData:
         unit: that largest value; 1 if all are 0.
         parts: ``prior.parts(U)``.
         variance: the variance of a value's noise, in units of unit², if it is known; 0: unknown, or no noise.
+        weights: the noise variances of the values and, last, of the pin's in units of ``variance``, shape ``n + 1``;
+            None: all 1.
     """
 
     prior: PinnedPrior
@@ -103,17 +118,29 @@ class PinnedData:
     unit: float
     parts: tuple[Tensor, Tensor]
     variance: float = 0.0
+    weights: Tensor | None = None
 
     @classmethod
-    def of(cls, U: Tensor, values: Tensor, variance: float = 0.0, prior: PinnedPrior | None = None) -> PinnedData:
+    def of(
+        cls,
+        U: Tensor,
+        values: Tensor,
+        variance: float = 0.0,
+        prior: PinnedPrior | None = None,
+        weights: Tensor | None = None,
+    ) -> PinnedData:
         """Makes the data of points, ``n x d``, and values less the pin's, shape ``n``, with a known noise variance."""
         prior, unit = prior or PinnedPrior(), float(values.abs().max()) or 1.0
-        return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST))
+        return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST), weights)
+
+    def conditioned(self, params: Hyperparameters) -> Conditioned:
+        """The process conditioned on values at the data's points; ``NotPositiveDefiniteError`` as for the model."""
+        return Conditioned.on(self.prior, self.U, params, self.parts, self.weights)
 
     def loss(self, params: Hyperparameters) -> float:
         """−2 log marginal likelihood at its scale σ², up to a constant; inf if k is not positive definite."""
         try:
-            given = Conditioned.on(self.prior, self.U, params, self.parts)
+            given = self.conditioned(params)
         except NotPositiveDefiniteError:
             return math.inf
         white, diagonal = given.white(self.y[:, None]), given.factor.diagonal() * given.deviations
@@ -127,7 +154,7 @@ class PinnedData:
         Raises:
             NotPositiveDefiniteError: if the points are too near to each other.
         """
-        given = Conditioned.on(self.prior, self.U, params, self.parts)
+        given = self.conditioned(params)
         white = given.white(self.y[:, None])
         alpha = torch.linalg.solve_triangular(given.factor.mT, white, upper=True)[:, 0] / given.deviations
         return PinnedModel(self, given, alpha, self._scale(float(white.square().mean()), params))
@@ -244,21 +271,30 @@ class PinnedModel:
 
     def means(self) -> Tensor:
         """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
-        return self.data.unit * (self.data.y - self.params.noise * (self._alpha - self._weights[-1]))
+        noise = self._noise_weights * self._weights
+        return self.data.unit * (self.data.y - self.params.noise * (noise[:-1] - noise[-1]))
 
     def noise_posterior(self) -> tuple[Tensor, Tensor]:
         """The posterior mean and standard deviation of the noise in the data's values and, last, in the pin's.
 
         With the pin's noise e and those of the other values eᵢ, the data are f(uᵢ) − f(pin) + eᵢ − e, so that
-        E eᵢ = s²αᵢ, E e = −s² Σα, and their variances are s²(1 − s²(k⁻¹)ᵢᵢ) and s²(1 − s² 1ᵀk⁻¹1) times σ².
+        E eᵢ = s²αᵢ, E e = −s² Σα, and their variances are s²(1 − s²(k⁻¹)ᵢᵢ) and s²(1 − s² 1ᵀk⁻¹1) times σ², where each
+        s² is multiplied by the value's weight.
 
         Returns:
             Two tensors of shape ``n + 1``.
         """
         inverse_factor = self.given.white(torch.eye(len(self._alpha), dtype=self._alpha.dtype))
         columns = torch.cat([inverse_factor, inverse_factor.sum(1, keepdim=True)], dim=1)
-        left = (1.0 - self.params.noise * columns.square().sum(0)).clamp_min(0.0)
-        return self.data.unit * self.params.noise * self._weights, (self.noise * left).sqrt()
+        weights = self._noise_weights
+        left = (1.0 - self.params.noise * weights * columns.square().sum(0)).clamp_min(0.0)
+        means = self.data.unit * self.params.noise * weights * self._weights
+        return means, (self.noise * weights * left).sqrt()
+
+    @property
+    def _noise_weights(self) -> Tensor:
+        weights = self.given.weights
+        return torch.ones_like(self._weights) if weights is None else weights
 
     @property
     def noise(self) -> float:

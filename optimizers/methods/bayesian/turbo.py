@@ -54,7 +54,8 @@ class TuRBO(Optimizer):
 
     Idle workers get one more query each (``ask_another``): the design of a region without a model, otherwise one by
     Thompson sampling, or by LogEI jointly with the region's pending queries. A value that arrives after its region has
-    ended does not change the other regions. A history, without its points outside the bounds, belongs to the first region.
+    ended does not change the other regions. Values of points that were not asked belong to the first region; those
+    outside the bounds are left out.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
     mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
@@ -84,6 +85,7 @@ class TuRBO(Optimizer):
     """
 
     method = "turbo"
+    has_model = True
     version = 2
     state: TuRBOState
 

@@ -206,12 +206,12 @@ class ConstraintModels:
             return points
 
         def moved(point: Tensor) -> Tensor:
-            if not self._breach(point, sizes):
+            if not self.breach(point, sizes):
                 return point
             low, high = 0.0, 1.0
             for _ in range(HALVINGS):
                 middle = 0.5 * (low + high)
-                broken = self._breach(center + middle * (point - center), sizes)
+                broken = self.breach(center + middle * (point - center), sizes)
                 low, high = (low, middle) if broken else (middle, high)
             return center + low * (point - center)
 
@@ -220,13 +220,13 @@ class ConstraintModels:
     def check_start(self, center: Tensor) -> None:
         """Raises ``ValueError`` if the initial point breaks a known constraint with ``keep_feasible``."""
         sizes = self.known.sizes_given or (1,) * len(self.known.evaluated)
-        if worst := self._breach(center, sizes):
+        if worst := self.breach(center, sizes):
             raise ValueError(
                 f"x0 violates a constraint with keep_feasible=True by {worst:g}: give an x0 that satisfies it, or "
                 "keep_feasible=False"
             )
 
-    def _breach(self, point: Tensor, sizes: Sequence[int]) -> float:
+    def breach(self, point: Tensor, sizes: Sequence[int]) -> float:
         """The largest violation of a known constraint with ``keep_feasible``; 0 if all are rounding errors."""
         of = tuple(sizes)
         c = np.concatenate([np.zeros(sum(of)), self.known.known_values(self.user(point[None]))[0]])

@@ -123,7 +123,7 @@ class ModelBuilder:
         psi: Prox | None,
         constraints: ConstraintModels | None,
     ) -> None:
-        self.box, self.rules, self._noise, self.psi, self._given = box, rules, noise, psi, window is not None
+        self.box, self.rules, self.noise, self.psi, self._given = box, rules, noise, psi, window is not None
         self.constraints = constraints
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
@@ -140,7 +140,8 @@ class ModelBuilder:
         return values if psi is None else values + psi.value(self.box.whole(points)).to(values)
 
     def best(self, state: TrustRegionState, first: int = 0) -> int:
-        """The index of the query of least f + ψ, or merit, among those from ``first`` on."""
+        """The index of the query of least f + ψ, or merit, among those from ``first`` on that may be a center."""
+        first = max(first, state.data.outside)
         return first + int(self.totals(state, torch.arange(first, len(state.data.values))).argmin())
 
     def center(self, state: TrustRegionState) -> int:
@@ -182,7 +183,7 @@ class ModelBuilder:
         near[[self.best(state), -1]] = True
         state.fit.fitted_at -= int((~near).sum())
         run.run_start, run.center_index = int(near[: run.run_start].sum()), int(near[: run.center_index].sum())
-        state.data = replace(data, points=data.points[near], values=data.values[near])
+        state.data = data.rows(near)
 
     def window(self, state: TrustRegionState, center: int) -> Tensor:
         """Indices of the queries in a model about one of them; noisy windows are larger, as values are averaged."""
@@ -238,14 +239,19 @@ class ModelBuilder:
         # By a power of two division is exact.
         largest = max(float(values[numbers].abs().max()), abs(float(values[center])))
         unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
-        heights, variance = values[numbers] / unit - values[center] / unit, (self._noise or 0.0) / unit / unit
+        heights, variance = values[numbers] / unit - values[center] / unit, (self.noise or 0.0) / unit / unit
 
+        weights = (
+            None
+            if state.data.weights is None
+            else state.data.weights[torch.cat([numbers, numbers.new_tensor([center])])]
+        )
         places = coordinates(fit.basis, rows)
 
         def scaled(metric: Tensor) -> tuple[PinnedData, Tensor]:
             U = places @ metric.mT
             R = U.square().sum(1).mean().sqrt()
-            return rule.data(U / R, heights, variance), metric / R
+            return rule.data(U / R, heights, variance, weights), metric / R
 
         def fitted(start: Hyperparameters | None, noisy: bool | None) -> Hyperparameters:
             joint = self.constraints and self.constraints.joint(state, data.U, heights, numbers, center)
@@ -296,7 +302,7 @@ class ModelBuilder:
         distances = torch.linalg.vector_norm(data.points - at, dim=1)
         kept = distances > APART * delta
         kept[center := int(distances.argmin())] = True
-        state.data = replace(data, points=data.points[kept], values=data.values[kept])
+        state.data = data.rows(kept)
         state.constraints, state.fit.params = replace(known, values=known.values[kept]), None
         state.run.noisy = state.run.smoothing = bool(state.run.noisy)  # ripples are followed
         center = int(kept[:center].sum())
@@ -335,6 +341,7 @@ class ModelBuilder:
                 numbers = torch.cat([model.numbers, torch.tensor([center])])
                 noise, std = (model.region.unit * part for part in model.region.pinned.noise_posterior())
                 means = self.totals(state, numbers) - noise
+                means[numbers < state.data.outside] = math.inf
                 least = int(means.argmin())
                 found.append((state.data.points[numbers[least]][None], float(means[least]), float(std[least])))
         return min(found, key=lambda estimate: estimate[1] + estimate[2], default=None)

@@ -12,7 +12,6 @@ from torch import Tensor
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.scales import Parabolas
 from optimizers.methods.trust_region.state import (
-    Data,
     Design,
     GeometryQuery,
     Plan,
@@ -67,7 +66,7 @@ def update_run(
                 run.noisy = not torch.equal(known.values[-1], known.values[run.center_index])
             run.smoothing, state.fit.fitted_at = models.rules.noise.smooths(run.noisy), 0  # a fit is due
             if not run.noisy:
-                state.data = replace(data, points=data.points[:-1], values=data.values[:-1])
+                state.data = data.rows(torch.arange(len(data.values) - 1))
                 if known is not None:
                     state.constraints = replace(known, values=known.values[:-1])
         # With noise in the model, ``settle_by_mean`` judges a step, by the posterior mean of the next model.
@@ -96,7 +95,7 @@ def _begin(
         run.start_value = value_at_start
     elif len(data.values) and rules.restart.begins_at_best(value_at_start, run.start_value, state.fit.spanning):
         # The run continues from the best query: all queries belong to it.
-        run.run_start, run.center_index = 0, models.best(state)
+        run.run_start, run.center_index = data.outside, models.best(state)
 
 
 def _update_radius(
@@ -170,7 +169,7 @@ def changes_scale(models: ModelBuilder, state: TrustRegionState, asked: Tensor, 
     center = len(data.values) - n - 1
     found = Parabolas.of(data.points[-n:] - data.points[center], data.values[-n:] - data.values[center])
     if (delta := rules.scales.narrowed(found, run.radius.delta)) is not None:
-        state.data = Data(data.points[:-n], data.values[:-n], data.failed)
+        state.data = data.rows(torch.arange(center + 1))
         run.radius = rules.radius.begun(delta, run.radius.largest)
         state.center_at(center)
         return True

@@ -320,9 +320,9 @@ class ModelRule:
     least: float = 1e-6
     newton: int = NEWTON
 
-    def data(self, U: Tensor, heights: Tensor, variance: float) -> PinnedData:
-        """The data of points, ``n x d``, heights, shape ``n``, and a known variance of noise."""
-        return PinnedData.of(U, heights, variance, self.prior)
+    def data(self, U: Tensor, heights: Tensor, variance: float, weights: Tensor | None = None) -> PinnedData:
+        """The data of points, ``n x d``, heights, shape ``n``, and a known variance of noise, with its weights."""
+        return PinnedData.of(U, heights, variance, self.prior, weights)
 
     def metric(self, hessian: Tensor) -> Tensor:
         """A, ``d x d``, of largest singular value 1; the identity for a Hessian that is 0 or not finite. O(d³)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from surrogates.pinned.prior import Hyperparameters
@@ -84,11 +85,35 @@ class Data:
         points: those that succeeded, free variables in search units, ``n x d_free``.
         values: f at them, shape ``n``.
         failed: those that failed, ``m x d_free``.
+        outside: the number of points that no center may be. They come first: they were given, and lie outside the
+            bounds, or violate a known constraint with ``keep_feasible``.
+        weights: the noise variance of each value in units of the known one, shape ``n``; None: all 1.
     """
 
     points: Tensor
     values: Tensor
     failed: Tensor
+    outside: int = 0
+    weights: Tensor | None = None
+
+    def rows(self, which: Tensor) -> Data:
+        """The queries with some indices or a mask; those that failed stay."""
+        weights = None if self.weights is None else self.weights[which]
+        mask = torch.zeros(len(self.values), dtype=torch.bool).index_fill(0, torch.arange(self.outside), True)
+        outside = int(mask[which].sum())
+        return Data(self.points[which], self.values[which], self.failed, outside, weights)
+
+    def joined(self, points: Tensor, values: Tensor, failed: Tensor, weights: Tensor | None = None) -> Data:
+        """These and further queries, of weight 1 unless weights are given."""
+        held = (None, None) if self.weights is None and weights is None else (self.weights, weights)
+        parts = [torch.ones_like(v) if w is None else w for v, w in zip((self.values, values), held, strict=True)]
+        return Data(
+            torch.cat([self.points, points]),
+            torch.cat([self.values, values]),
+            torch.cat([self.failed, failed]),
+            self.outside,
+            None if held == (None, None) else torch.cat(parts),
+        )
 
 
 @dataclass
@@ -194,10 +219,15 @@ class TrustRegionState:
     plan_id: int = 0
     constraints: ConstraintData | None = None
 
+    def nearest(self, at: Tensor) -> int:
+        """The number of the query nearest to a point, shape ``d_free``, of those that may be a center."""
+        distances = torch.linalg.vector_norm(self.data.points[self.data.outside :] - at, dim=1)
+        return self.data.outside + int(distances.argmin())
+
     def rescale(self, factors: Tensor) -> None:
         """Multiplies the scales by factors, shape ``d_free``, so that all points stay where they are."""
         data, self.scale = self.data, self.scale * factors
-        self.data = Data(data.points / factors, data.values, data.failed / factors)
+        self.data = replace(data, points=data.points / factors, failed=data.failed / factors)
         self.run.center = self.run.center / factors
 
     def center_at(self, number: int) -> None:

@@ -15,14 +15,15 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.constraints import ConstraintSet, ConstraintsLike, parse_constraints
 from optimizers.core.feasibility import FEASIBILITY_TOL
+from optimizers.core.history import DataAtHand, reference_point
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.core.state import load_fields, save_fields
-from optimizers.core.values import parse_point
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
+from optimizers.methods.trust_region.given import add_evaluations, begin, fit_radius
 from optimizers.methods.trust_region.models import ModelBuilder
-from optimizers.methods.trust_region.outcomes import changes_scale, update_run
+from optimizers.methods.trust_region.outcomes import NO_STEP, changes_scale, update_run
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.rules import ConstraintRule, TrustRegionRules
 from optimizers.methods.trust_region.scales import parse_scale, power_of_two
@@ -115,6 +116,7 @@ class SurrogateTrustRegion(Optimizer):
     """
 
     method = "trust_region"
+    has_model = takes_variances = True
     version = 5
     state: TrustRegionState
 
@@ -136,7 +138,8 @@ class SurrogateTrustRegion(Optimizer):
         if groups and common.get("prox") is not None:
             raise ValueError("a prox does not go with constraints: give what it says as constraints, or bounds")
         if groups:
-            self.constraint_set = ConstraintSet(groups, parse_point(x0).double().cpu().numpy())
+            x = reference_point(x0, common.get("history"), common.get("bounds"))
+            self.constraint_set = ConstraintSet(groups, x.double().cpu().numpy())
         self.feasibility_tol = nonnegative("feasibility_tol", feasibility_tol)
         self.feasibility_probability = feasibility_probability
         if feasibility_probability is not None and not 0.5 <= feasibility_probability < 1.0:
@@ -145,7 +148,7 @@ class SurrogateTrustRegion(Optimizer):
             )
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
-        self.noise = optional(nonnegative, "noise", noise)
+        self.noise = self._variance = optional(nonnegative, "noise", noise)
         self.x_scale = optional(parse_scale, "x_scale", x_scale)
         if x_scale is not None:
             if common.get("rescale") or common.get("prox") is not None:
@@ -179,18 +182,22 @@ class SurrogateTrustRegion(Optimizer):
         self._opening, self._placed = self.rules.radius.first(self._box, center, first), (center, self._x)
         noisy = None if self.noise is None else self.noise > 0.0
         data, run = Data(none, none[:, 0], none), Run(self._opening, center, noisy, self.rules.noise.smooths(noisy))
-        spanning = self.constraint_set is None and self.rules.design.is_spanning(box.d, self.max_queries)
-        basis, constraints = none if spanning else torch.eye(box.d, dtype=torch.float64), None
-        fit = Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
+        fit, constraints = self._first_fit(self.max_queries), None
         if self._models.constraints is not None:
             self._models.constraints.check_start(center)
             constraints = ConstraintData(none, none, none[:, :1], none[0:0, 0], none[:, 0], none[:, 0])
         self.state = TrustRegionState(data, run, fit, Design(center[None]), scale, constraints=constraints)
 
+    def _first_fit(self, budget: int) -> Fit:
+        d = self._builder.box.d
+        spanning = self.constraint_set is None and self.rules.design.is_spanning(d, budget)
+        basis = torch.eye(d, dtype=torch.float64)[: 0 if spanning else d]
+        return Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
+
     def _build(self, box: FreeBox) -> ModelBuilder:
         known, prior = self.constraint_set, self.rules.model.prior
         constraints = None if known is None else ConstraintModels(known, box, self._constraint_rule(), prior)
-        return ModelBuilder(box, self.rules, self.window, self.noise, cast("Prox | None", self.prox), constraints)
+        return ModelBuilder(box, self.rules, self.window, self._variance, cast("Prox | None", self.prox), constraints)
 
     @property
     def _models(self) -> ModelBuilder:
@@ -285,11 +292,7 @@ class SurrogateTrustRegion(Optimizer):
         succeeded = torch.isfinite(values)
         # A point that once succeeded does not mark an infeasible region.
         failed = asked[:0] if isinstance(plan, Repeat) else asked[~succeeded & ~explained]
-        state.data = Data(
-            torch.cat([state.data.points, asked[succeeded]]),
-            torch.cat([state.data.values, values[succeeded]]),
-            torch.cat([state.data.failed, failed]),
-        )
+        state.data = state.data.joined(asked[succeeded], values[succeeded], failed)
         # Plan anew when the planned query is answered, or has been awaited for too long.
         if plan is not None or not self._is_awaited():
             with small_algebra(self._models.flops):
@@ -300,6 +303,54 @@ class SurrogateTrustRegion(Optimizer):
                     state.plan = self._planner.next_plan(state, plan, outcome)
                 state.plan_id += 1
             self._x = self._iterate(state)
+
+    def _learn(self, data: DataAtHand) -> None:
+        self.state = state = self.state.copied()
+        if not state.plan_id and len(data.points):
+            state.fit = self._first_fit(self.max_queries + len(data.points))
+            spread = (self._box.part(data.points) - self._box.part(self._x)).abs().amax(dim=0)
+            if self.rescale and bool(spread.any()):
+                state.rescale(self.rules.scales.first(self._box, spread))
+        weights, models, box = self._weights(data), self._models, self._box
+        sizes = None if self._feasibility is None else self._feasibility.sizes
+        add_evaluations(models, state, box.part(data.points), data.values.cpu(), sizes, weights)
+        if len(state.data.values) == state.data.outside:
+            return
+        with small_algebra(models.flops):
+            if not state.plan_id:
+                best = models.best(state) if sizes is None else state.nearest(box.part(self._to_search(self.best_x)))
+                state.plan = begin(models, self._planner, state, best, box.rounded(box.part(self._x)[None])[0])
+            elif isinstance(state.plan, Step | GeometryQuery) and not self.pending:
+                best, run = models.best(state, state.run.run_start), state.run
+                if best != run.center_index and not run.smoothing:
+                    fit_radius(self._planner, state, best)
+                state.plan = self._planner.next_plan(state, None, NO_STEP)
+            else:
+                return
+        state.plan_id += 1
+        self._x = self._iterate(state)
+
+    def _weights(self, data: DataAtHand) -> Tensor | None:
+        """The noise variances in units of the known one, which is their mean if ``noise`` is not given."""
+        if data.yvar is None:
+            return None
+        run, yvar = self.state.run, data.yvar.cpu()
+        if self.constraint_set is not None:
+            raise ValueError("with constraints all values have one noise: leave out the history's yvar")
+        if self._variance is None and self.state.plan_id:
+            raise ValueError("values told with yvar need noise, or a history with yvar, which begins the run")
+        if self._variance is None:
+            self._variance = float(yvar.mean())
+            self._builder = self._build(self._builder.box)
+            run.noisy = self._variance > 0.0
+            run.smoothing = self.rules.noise.smooths(run.noisy)
+        if self._variance == 0.0 and bool(yvar.any()):
+            raise ValueError("noise=0 says that values have no noise, and the history's yvar that they have")
+        return yvar / self._variance if self._variance else None
+
+    def _admitted(self, points: Tensor) -> Tensor:
+        box = self._box
+        return box.whole(self._models.kept(self.state, box.part(points), box.part(self._x)))
 
     def _constraint_rule(self) -> ConstraintRule:
         """The rule, with the standard deviations that the asked probability of feasibility needs."""

@@ -130,12 +130,13 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         **common: see ``Optimizer``. With a history the first iteration starts at x0 nevertheless.
 
     Raises:
-        ValueError: for options out of range, a history with fewer than two finite values, or a Latin hypercube without a
-            finite box.
+        ValueError: for options out of range, a history with fewer than two finite values and ``initial_points=0``, or a
+            Latin hypercube without a finite box.
     """
 
     version = 2
     follows_estimates = True
+    has_model = True
     state: DescentState[S]
 
     def __init__(

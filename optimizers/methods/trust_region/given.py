@@ -1,0 +1,158 @@
+"""What a run takes from evaluations that it did not ask for: its data, its first center and radius, and its design."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.models import ModelBuilder
+from optimizers.methods.trust_region.outcomes import NO_STEP
+from optimizers.methods.trust_region.planning import Planner
+from optimizers.methods.trust_region.state import Design, Plan, TrustRegionState
+from surrogates.linalg.cholesky import NotPositiveDefiniteError
+from surrogates.pinned.engine import Conditioned
+from surrogates.pinned.kernel import pinned_values
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
+
+
+NEAREST = 2
+"""The first Δ of a run that begins with evaluations is the distance of this nearest one."""
+
+
+def add_evaluations(
+    models: ModelBuilder,
+    state: TrustRegionState,
+    points: Tensor,
+    values: Tensor,
+    sizes: Sequence[int] | None,
+    weights: Tensor | None,
+) -> None:
+    """Adds evaluations to the data of a run; the present run may move its center to them.
+
+    Points that no center may be come before all others: those outside the box, and those that violate a known
+    constraint with ``keep_feasible``. Two values of one point say whether values are noisy.
+
+    Args:
+        models: the builder of models.
+        state: the state, which changes.
+        points: the points, ``q x d_free``.
+        values: f at them, shape ``q``, or rows (f, c), NaN where the evaluation failed.
+        sizes: the numbers of components of the evaluated constraints.
+        weights: the noise variance of each value in units of the known one, shape ``q``; None: all 1.
+    """
+    box, run, explained = models.box, state.run, torch.zeros(len(points), dtype=torch.bool)
+    allowed = ((points >= box.lower) & (points <= box.upper)).all(dim=1)
+    points = torch.where(allowed[:, None], box.rounded(points), points)
+    if models.constraints is not None:
+        allowed &= torch.tensor([models.constraints.breach(point, sizes or ()) == 0.0 for point in points])
+    order = allowed.int().argsort(stable=True)
+    points, values, allowed = points[order], values[order], allowed[order]
+    weights = None if weights is None else weights[order]
+    if models.constraints is not None and state.constraints is not None:
+        state.constraints, values, explained = models.constraints.told(state.constraints, points, values, sizes)
+    succeeded, data = torch.isfinite(values), state.data
+    n, k = len(data.values), int((succeeded & ~allowed).sum())
+    new, failed = points[succeeded], points[~succeeded & ~explained]
+    known = torch.cat([data.points, new])
+    failed = failed[[not bool((known == point).all(dim=1).any()) for point in failed]]
+    weights = None if weights is None else weights[succeeded]
+    outside_first = torch.cat([torch.arange(n, n + k), torch.arange(n), torch.arange(n + k, n + len(new))])
+    joined = data.joined(new, values[succeeded], failed, weights).rows(outside_first)
+    state.data = replace(joined, outside=data.outside + k)
+    if state.constraints is not None:
+        state.constraints = replace(state.constraints, values=state.constraints.values[outside_first])
+    run.run_start, run.center_index = run.run_start + k, run.center_index + k
+    if not run.noisy:
+        _compare_repeated(models, state)
+
+
+def _compare_repeated(models: ModelBuilder, state: TrustRegionState) -> None:
+    """Sets whether values are noisy by those of points that occur twice; keeps one of equal evaluations."""
+    data, run, known = state.data, state.run, state.constraints
+    rows = data.values[:, None] if known is None else torch.cat([data.values[:, None], known.values], dim=1)
+    _, which = torch.unique(data.points, dim=0, return_inverse=True)
+    first = torch.full_like(which, len(which)).scatter_reduce(0, which, torch.arange(len(which)), "amin")[which]
+    repeated = first < torch.arange(len(which))
+    if not bool(repeated.any()):
+        return
+    gaps = (rows - rows[first]).abs()
+    run.noisy = bool((gaps > 0.0).any())
+    if run.noisy and models.noise == 0.0:
+        raise ValueError("noise=0 says that values have no noise, but a point was given with two different values")
+    run.smoothing = models.rules.noise.smooths(run.noisy)
+    if run.noisy:
+        run.repeated_gap = float(gaps[:, 0].max())
+        return
+    for name in ("run_start", "center_index"):
+        setattr(run, name, int((~repeated[: getattr(run, name)]).sum()))
+    state.data = data.rows(~repeated)
+    if known is not None:
+        state.constraints = replace(known, values=known.values[~repeated])
+
+
+def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
+    """Moves a run to an evaluation, and sets Δ and ρ to a distance at which steps from it are of use.
+
+    The queries of a run that ended there are about Δ from its center, so Δ is the distance of one of the nearest.
+    """
+    data, run = state.data, state.run
+    state.center_at(center)
+    distances = torch.linalg.vector_norm(data.points - run.center, dim=1)
+    distances = distances[distances > 0.0].sort().values
+    delta = float(distances[min(NEAREST, len(distances)) - 1]) if len(distances) else math.inf
+    first = planner.first
+    delta = max(min(delta, first.delta), first.finest)
+    run.radius = replace(first, delta=delta, rho=delta)
+
+
+def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, center: int, x0: Tensor) -> Plan:
+    """Begins a run at the best evaluation, and plans what is left of its design, or a step.
+
+    Args:
+        models: the builder of models.
+        planner: the planner.
+        state: the state with the evaluations, which changes.
+        center: the number of the best evaluation.
+        x0: the initial point, shape ``d_free``, which is queried if it is not among the evaluations.
+    """
+    run, data = state.run, state.data
+    run.run_start = data.outside
+    fit_radius(planner, state, center)
+    models.prepare(state)
+    run.start_value = float(models.totals(state, torch.tensor([run.center_index])))
+    queries = x0[None] if not bool((data.points == x0).all(dim=1).any()) else x0[None][:0]
+    design = planner.design(state, run.center, run.radius.delta)[1:]
+    rows = data.points[models.window(state, run.center_index)] - run.center
+    missing = min(len(design) - len(rows), 2 * models.box.d - 1) - len(queries)
+    if missing > 0:
+        chosen = least_known(models.rules.model.prior, rows, design - run.center, missing)
+        queries = torch.cat([queries, design[chosen]])
+    return Design(queries, begins=False) if len(queries) else planner.next_plan(state, None, NO_STEP)
+
+
+def least_known(prior: PinnedPrior, rows: Tensor, candidates: Tensor, count: int) -> list[int]:
+    """The candidates of largest posterior variance given values at rows and, one after another, at those chosen.
+
+    Args:
+        prior: the kernel's constants.
+        rows: the points less the center, ``n x d``.
+        candidates: the candidates less the center, ``m x d``.
+        count: how many are chosen, at most m.
+    """
+    unit = torch.cat([rows, candidates]).square().sum(1).mean().sqrt()
+    U, C, chosen = rows / unit, candidates / unit, list[int]()
+    left = pinned_values(prior, 1.0, C[:, None], C[:, None])[:, 0, 0]
+    for _ in range(count):
+        if len(U):
+            try:
+                white = Conditioned.on(prior, U, Hyperparameters()).white(pinned_values(prior, 1.0, U, C))
+            except NotPositiveDefiniteError:
+                return list(range(count))
+            left = pinned_values(prior, 1.0, C[:, None], C[:, None])[:, 0, 0] - white.square().sum(0)
+        chosen.append(int(left.argmax()))
+        U = torch.cat([U, C[chosen[-1]][None]])
+    return chosen
