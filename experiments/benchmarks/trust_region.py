@@ -47,10 +47,12 @@ LENGTHSCALES = (0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0)
 class LikeliestLengthscale(ModelRule):
     """A model with the most likely of ``LENGTHSCALES``; each is fitted with its own search."""
 
-    def data(self, U: torch.Tensor, heights: torch.Tensor, variance: float) -> PinnedData:
+    def data(
+        self, U: torch.Tensor, heights: torch.Tensor, variance: float, weights: torch.Tensor | None = None
+    ) -> PinnedData:
         """Returns the data under the most likely lengthscale."""
         priors = [replace(self.prior, lengthscale=lengthscale) for lengthscale in LENGTHSCALES]
-        trials = [PinnedData.of(U, heights, variance, prior) for prior in priors]
+        trials = [PinnedData.of(U, heights, variance, prior, weights) for prior in priors]
         return min(trials, key=lambda trial: trial.loss(self.search.fitted(trial, None)))
 
 

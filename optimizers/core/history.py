@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,6 @@ from optimizers.core.bounds import BoundsLike, Domain, middle
 from optimizers.core.constraints import ConstraintSet
 from optimizers.core.feasibility import Feasibility
 from optimizers.core.values import numeric, parse_point, parse_values
-from optimizers.designs import sobol
 
 logger = logging.getLogger(__name__)
 
@@ -105,20 +103,19 @@ def as_history(given: HistoryLike) -> History:
 
 
 def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | None) -> Tensor:
-    """A point with the dimension, dtype and device of the run: x0, the history's first point, or the box's middle.
+    """A point with the dimension, dtype and device of the run: x0, the box's middle, or the history's first point.
 
     Raises:
         ValueError: if there is none of these.
     """
     if x0 is not None:
         return parse_point(x0)
-    if history is not None:
-        X = numeric("history: X", as_history(history).X)
-        if X.ndim == 2 and len(X):
-            return parse_point(X[0], "history: X[0]")
-    if bounds is None:
+    X = None if history is None else numeric("history: X", as_history(history).X)
+    if bounds is not None:
+        return middle(bounds) if X is None else middle(bounds).to(X)
+    if X is None or X.ndim != 2 or not len(X):
         raise ValueError("a run without x0 needs bounds, or a history with at least one point")
-    return middle(bounds)
+    return parse_point(X[0], "history: X[0]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +174,9 @@ def entered(
         if given.c is not None:
             raise ValueError("history: c holds values of constraints, and the run has none that is evaluated with f")
         totals = values.clone()
-        for i in torch.isfinite(values).nonzero().flatten().tolist() if psi is not None else ():
-            totals[i] += float(psi(given.X[i]))
+        if psi is not None:
+            for i in torch.isfinite(values).nonzero().flatten().tolist():
+                totals[i] += float(psi(given.X[i]))
     else:
         if (given.c is None) != (not known.evaluated):
             raise ValueError(
@@ -194,11 +192,21 @@ def entered(
     return given, DataAtHand(points, values, totals, given.yvar), feasibility
 
 
-def opening_points(domain: Domain | None, count: int, generator: np.random.Generator) -> Tensor:
-    """Sobol' points of a box in search coordinates, ``count x d``; ``ValueError`` if a side of it is infinite."""
-    if domain is None or not bool(torch.isfinite(domain.search_upper - domain.search_lower).all()):
+def told_history(X: Any, values: Any, known: ConstraintSet | None, sizes: tuple[int, ...] | None) -> History:
+    """Points and their values, which are rows (f, c) with constraints, as a history; a history stays as it is."""
+    if isinstance(X, History):
+        return X
+    points = numeric("X", X)
+    if known is None:
+        return History(points, values)
+    rows = known.parse(values, len(points), sizes)[0]
+    return History(points, rows[:, 0], c=rows[:, 1:] if known.evaluated else None)
+
+
+def finite_middle(domain: Domain | None) -> Tensor:
+    """The middle of a box in user units, shape ``d``; ``ValueError`` if a side of it is infinite."""
+    if domain is None or not bool(torch.isfinite(domain.upper - domain.lower).all()):
         raise ValueError(
             "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
         )
-    lower, sides = domain.search_lower, domain.search_upper - domain.search_lower
-    return lower + sides * sobol(count, len(sides), generator).to(sides)
+    return domain.lower + 0.5 * (domain.upper - domain.lower)

@@ -32,9 +32,9 @@
 - **Messages of results.** A batch of an initial design has ``info={"design": True}``, so that the result says when the
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
   ``follows_estimates``: its run is no ``success`` if the iterate never moved.
-- **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_learn``. It then takes a
-  ``history``, values of points that it did not ask for, and runs without x0. If it knows what to do with the variances
-  of values, it sets ``takes_variances``.
+- **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. It then
+  takes a ``history`` and values of points that it did not ask for, and its runs may begin without x0. If its model has
+  variances of values, it sets ``takes_variances``.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
   failed to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
@@ -128,7 +128,7 @@ class MethodTools(ABC):
     def _tell(self, batch: Batch, values: Tensor) -> None:
         """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
 
-    def _learn(self, data: DataAtHand) -> None:
+    def _take_history(self, data: DataAtHand) -> None:
         """Updates the state with evaluations that are not queries of the run; methods that set ``has_model`` define it.
 
         It is called after ``_start`` with the history, and between batches with values that users tell. Before the

@@ -17,7 +17,15 @@ from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, check_within, parse_box
 from optimizers.core.constraints import ConstraintSet
 from optimizers.core.feasibility import Feasibility
-from optimizers.core.history import DataAtHand, History, HistoryLike, entered, opening_points, reference_point
+from optimizers.core.history import (
+    DataAtHand,
+    History,
+    HistoryLike,
+    entered,
+    finite_middle,
+    reference_point,
+    told_history,
+)
 from optimizers.core.method import MethodTools
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
@@ -25,6 +33,7 @@ from optimizers.core.result import Result
 from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 from optimizers.core.values import numeric, parse_point, parse_values
+from optimizers.designs import sobol
 
 OPENING = 16
 """The most points of the design that a run without x0 begins with; it has 2d for fewer variables."""
@@ -137,11 +146,11 @@ class Optimizer(MethodTools):
             closest = None if self._feasibility is None else self._feasibility.x
             found = [point for point in (self._record.best_x, closest) if point is not None]
             self._opens = not found
-            x = found[0] if found else self._to_user(self._opening_points(1))[0]
+            x = found[0] if found else finite_middle(self.domain)
         self.x0, self._x = x if track_best else x.new_empty(0), self._to_search(x)
         self._start()
         if data is not None:
-            self._learn(data)
+            self._take_history(data)
             self._stop_if_due()
         if (needed := self._due()) > self.max_queries:
             raise ValueError(
@@ -356,11 +365,8 @@ class Optimizer(MethodTools):
     def _tell_points(self, X: Any, values: Any) -> None:
         """Tells values of points: of pending ones to their batches, the others as data at hand."""
         self._check_intact()
-        given = X if isinstance(X, History) else History(numeric("X", X), values)
-        if self.constraint_set is not None and given.c is None:
-            sizes = self._feasibility and self._feasibility.sizes
-            rows = self.constraint_set.parse(given.y, len(given.X), sizes)[0]
-            given = History(given.X, rows[:, 0], given.yvar, rows[:, 1:] if self.constraint_set.evaluated else None)
+        sizes = None if self._feasibility is None else self._feasibility.sizes
+        given = told_history(X, values, self.constraint_set, sizes)
         parsed = History.parse(given, self.x)
         answers, others = self._out.matches(numeric("X", given.X).to(self._x.device))
         if others and not self.has_model:
@@ -370,7 +376,7 @@ class Optimizer(MethodTools):
         if others:
             with self._undone_on_error(["_record", "_stop_reason", "_feasibility", "_x", "state"]):
                 self._record.given += len(others)
-                self._learn(self._taken(parsed.rows(others)))
+                self._take_history(self._taken(parsed.rows(others)))
                 self._stop_if_due()
 
     def _taken(self, given: History) -> DataAtHand:
@@ -395,11 +401,11 @@ class Optimizer(MethodTools):
             return self._next_queries()
         return max(1, min(2 * self.dimension, OPENING, self.remaining // 4))
 
-    def _opening_points(self, count: int) -> Tensor:
-        return opening_points(self.domain, count, self._generator(OPENING_STREAM))
-
     def _opening_batch(self, count: int) -> Batch:
-        points = self._admitted(self._opening_points(count))
+        """Sobol' points of the box."""
+        box, generator = cast(Domain, self.domain), self._generator(OPENING_STREAM)
+        unit = sobol(count, self.dimension, generator).to(self._x)
+        points = self._admitted(box.search_lower + (box.search_upper - box.search_lower) * unit)
         return self._points_batch(points, info={"design": True, "opening": True})
 
     def _end_opening(self, batch: Batch, values: Tensor) -> None:
@@ -407,7 +413,7 @@ class Optimizer(MethodTools):
         points, y = cast(Tensor, batch.explicit), values.reshape(len(batch), -1)[:, 0]
         if self.failures < self.queries:
             self._x = self._to_search(self.best_x)
-        self._learn(DataAtHand(points, values, self._composite(batch, y)))
+        self._take_history(DataAtHand(points, values, self._composite(batch, y)))
 
     def _judged(
         self, batch: Batch, values: Any, rows: Sequence[int], retries: int

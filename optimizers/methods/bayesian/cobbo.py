@@ -258,7 +258,7 @@ class CobBO(Optimizer):
         pivot, region = self.box.to_unit(data.points[best]), self.rule.start(state.region.number, value)
         return self._with_new_block(replace(state, pivot=pivot, best=value, region=region))
 
-    def _learn(self, data: DataAtHand) -> None:
+    def _take_history(self, data: DataAtHand) -> None:
         extended = self.state.data.extended(data.points, data.values, data.totals)
         better = len(extended) > 0 and float(extended.totals.min()) < self.state.best
         self.state = self._begun(extended) if better else replace(self.state, data=extended)

@@ -256,7 +256,7 @@ class TuRBO(Optimizer):
         )
         return [point for points in own for point in self.box.to_unit(points)]
 
-    def _learn(self, data: DataAtHand) -> None:
+    def _take_history(self, data: DataAtHand) -> None:
         succeeded = torch.isfinite(data.totals)
         if not bool(succeeded.any()):
             return

@@ -31,7 +31,7 @@ def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, mo
             for j in range(count):
                 d[j] = d[j] / np.sqrt(h[j])
             if learns:
-                _learn(h, d, keep, weight, epsilon, lower, upper)
+                _take_history(h, d, keep, weight, epsilon, lower, upper)
         if carried:
             m = momentum[first:last]
             for j in range(count):
@@ -60,7 +60,7 @@ def learn(signs, k0, k1, rows, s0, s1, coefficients, ends, start, end, hessian, 
             _combine(signs, k0, k1, part[0], part[1], part[2], part[3], group, width, low, high, w, z, d)
             for j in range(count):
                 d[j] = d[j] / roots[j]
-            _learn(h, d, keep, weight, epsilon, lower, upper)
+            _take_history(h, d, keep, weight, epsilon, lower, upper)
             begin = stop
 
 
@@ -80,7 +80,7 @@ def _combine(signs, k0, k1, rows, s0, s1, coefficients, group, width, low, high,
 
 
 @compile_
-def _learn(h: Any, d: Any, keep: float, weight: float, epsilon: float, lower: float, upper: float) -> None:
+def _take_history(h: Any, d: Any, keep: float, weight: float, epsilon: float, lower: float, upper: float) -> None:
     for j in range(h.size):
         value = keep * h[j] + weight * (d[j] * d[j] + epsilon)
         value = lower if value < lower else value

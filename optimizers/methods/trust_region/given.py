@@ -18,7 +18,6 @@ from surrogates.pinned.engine import Conditioned
 from surrogates.pinned.kernel import pinned_values
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
-
 NEAREST = 2
 """The first Δ of a run that begins with evaluations is the distance of this nearest one."""
 

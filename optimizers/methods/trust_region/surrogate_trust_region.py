@@ -304,7 +304,7 @@ class SurrogateTrustRegion(Optimizer):
                 state.plan_id += 1
             self._x = self._iterate(state)
 
-    def _learn(self, data: DataAtHand) -> None:
+    def _take_history(self, data: DataAtHand) -> None:
         self.state = state = self.state.copied()
         if not state.plan_id and len(data.points):
             state.fit = self._first_fit(self.max_queries + len(data.points))

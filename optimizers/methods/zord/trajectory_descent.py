@@ -207,7 +207,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         self._design_size = default if self.initial_points is None else self.initial_points
         self.state = DescentState(FirstOrder(self.update_rule, self._x), surrogate)
 
-    def _learn(self, data: DataAtHand) -> None:
+    def _take_history(self, data: DataAtHand) -> None:
         if len(data.points):
             self.trajectory.append(data.points, data.values)
             self._keep_best(data.points, data.totals)

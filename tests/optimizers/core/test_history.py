@@ -1,0 +1,246 @@
+"""Evaluations that a run did not ask for: the history, told points, and runs without x0."""
+
+import io
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import LinearConstraint, NonlinearConstraint
+
+from optimizers import L1, RGF, History, minimize
+from optimizers.registry import METHODS, method_class
+
+D = 3
+BOX = [(-5.0, 5.0)] * D
+MODELS = [name for name in METHODS if method_class(name).has_model]
+
+
+def f(x):
+    x = np.asarray(x, dtype=float)
+    return float((np.arange(1, len(x) + 1) * (x - 1.0) ** 2).sum() + 0.3 * (x[:-1] * x[1:]).sum())
+
+
+def given(n=20, width=5.0, seed=0):
+    X = np.random.default_rng(seed).uniform(-width, width, (n, D))
+    return X, np.array([f(x) for x in X])
+
+
+def make(method, x0=None, queries=12, **options):
+    if method == "turbo":
+        options = {"batch_size": 1, "candidates": 50, "fit_steps": 5, **options}
+    if method == "cobbo":
+        options = {"fit_steps": 5, **options}
+    return method_class(method)(x0, **({"bounds": BOX, "max_queries": queries} | options))
+
+
+def drive(opt, most=1000):
+    asked = []
+    while not opt.stopped and len(asked) < most:
+        batch = opt.ask()
+        asked += batch.points().tolist()
+        opt.tell(batch, [f(x) for x in batch.points()])
+    return asked
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_a_run_begins_at_the_best_of_its_history_which_costs_nothing(method):
+    X, y = given()
+    opt = make(method, history=(X, y))
+    assert (opt.queries, opt.best_y) == (0, y.min()) and opt.best_x.tolist() == X[y.argmin()].tolist()
+    asked = drive(opt)
+    assert opt.queries == 12 and opt.best_y < y.min()
+    assert not {tuple(x) for x in asked} & {tuple(x) for x in X.tolist()}
+    assert opt.result().history.y.tolist() == [f(x) for x in asked]
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_a_run_with_a_history_resumes_bitwise(method):
+    X, y = given()
+    whole = drive(make(method, history=(X, y)))
+    opt, state = make(method, history=(X, y)), io.BytesIO()
+    first = drive(opt, most=5)
+    opt.tell(np.full((1, D), 0.7), [f(np.full(D, 0.7))])
+    torch.save(opt.state_dict(), state)
+    rest = drive(opt)
+    state.seek(0)
+    again = make(method, history=(X, y))
+    again.load_state_dict(torch.load(state, weights_only=True))
+    assert drive(again) == rest and whole[: len(first)] == first
+    with pytest.raises(ValueError, match="history"):
+        make(method, history=(X, y + 1.0)).load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_a_run_without_x0_or_history_begins_at_the_best_of_a_sobol_design(method):
+    opt = make(method, queries=30)
+    points = opt.ask().points()
+    unit = (points + 5.0) / 10.0
+    assert len(points) == 2 * D and bool(((unit > 0.0) & (unit < 1.0)).all())
+    assert not torch.equal(points, make(method, queries=30, seed=1).ask().points())
+    asked = drive(opt)
+    assert opt.queries <= 30 and opt.best_y < min(map(f, asked[: 2 * D]))
+    # The design is a history: what follows has the same model.
+    X = np.array(asked[: 2 * D])
+    after = make(method, queries=24, history=(X, [f(x) for x in X]))
+    assert torch.equal(after.x0, torch.from_numpy(X[np.argmin([f(x) for x in X])]))
+
+
+def test_a_design_that_fails_is_followed_by_another():
+    opt = make("trust_region", queries=40)
+    first = opt.ask()
+    opt.tell(first, [math.nan] * len(first))
+    second = opt.ask()
+    assert second.info["opening"] and not torch.equal(first.points()[: len(second)], second.points())
+    opt.tell(second, [math.nan] * (len(second) - 1) + [1.0])
+    assert torch.equal(opt.x, second.points()[-1]) and not opt.ask().info.get("opening")
+    assert len(opt.state.data.failed) == len(first) + len(second) - 1
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_told_points_do_not_count_and_may_become_the_best(method):
+    opt = make(method, np.full(D, 3.0), queries=25)
+    drive(opt, most=1)
+    told = opt.queries
+    X = np.array([[1.0, 1.0, 0.9], [4.0, 4.0, 4.0], [20.0, 1.0, 1.0]])
+    opt.tell(X, [f(X[0]), math.nan, -1e6])
+    assert (opt.queries, opt.failures) == (told, 0) and opt.best_y == f(X[0]) and opt.best_x.tolist() == X[0].tolist()
+    batch = opt.ask()
+    opt.tell(batch.points(), [f(x) for x in batch.points()])  # its answers, which count
+    assert opt.queries == told + len(batch) and batch not in opt.pending
+    drive(opt)
+    assert opt.queries == 25 and opt.best_y <= f(X[0])
+
+
+def test_a_told_point_is_where_the_run_goes_on():
+    opt = make("trust_region", np.full(D, -4.0), queries=40)
+    drive(opt, most=9)
+    near = np.full((1, D), 0.8)
+    opt.tell(near, [f(near[0])])
+    assert torch.allclose(opt.x, torch.from_numpy(near[0]))
+    assert float((opt.ask().points()[0] - opt.x).norm()) < 6.0
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_points_outside_new_bounds_help_but_never_win(method):
+    X, y = given(30)
+    box = [(-5.0, 0.5), *BOX[1:]]
+    inside = X[:, 0] <= 0.5
+    assert y.argmin() not in np.flatnonzero(inside)
+    opt = make(method, bounds=box, history=(X, y))
+    assert opt.best_y == y[inside].min() and float(opt.x[0]) <= 0.5
+    asked = drive(opt)
+    assert max(x[0] for x in asked) <= 0.5 and opt.best_y < y[inside].min() and float(opt.best_x[0]) <= 0.5
+    if method == "trust_region":
+        assert opt.state.data.outside == (~inside).sum() and len(opt.state.data.values) == 30 + 12
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_points_of_another_value_of_a_fixed_variable_are_left_out(method, caplog):
+    X, y = given(30)
+    X[::2, 1] = 2.0
+    y = np.array([f(x) for x in X])
+    with caplog.at_level(logging.WARNING):
+        opt = make(method, bounds=[BOX[0], (2.0, 2.0), BOX[2]], history=(X, y))
+    assert "15 of 30 given evaluations" in caplog.text
+    assert opt.best_y == y[::2].min()
+    asked = drive(opt)
+    assert {x[1] for x in asked} == {2.0} and opt.best_y < y[::2].min()
+
+
+def test_methods_without_a_model_refuse():
+    with pytest.raises(ValueError, match="RGF takes no history, as it has no model of f"):
+        RGF(np.zeros(D), max_queries=50, history=given())
+    with pytest.raises(ValueError, match="RGF needs an x0"):
+        minimize(f, method="rgf", bounds=BOX, max_queries=50)
+    opt = RGF(np.zeros(D), max_queries=50)
+    batch = opt.ask()
+    with pytest.raises(ValueError, match="only values of its batches"):
+        opt.tell(np.full((1, D), 0.1), [1.0])
+    opt.tell(batch.points().numpy(), [f(x) for x in batch.points()])
+    assert opt.queries == len(batch)
+
+
+@pytest.mark.parametrize(
+    ("history", "error", "message"),
+    [
+        (3.0, TypeError, r"pair \(X, y\)"),
+        ((np.zeros((3, 4)), np.zeros(3)), ValueError, r"\(n, 3\)"),
+        ((np.zeros((3, D)), np.zeros(2)), ValueError, "one for each point"),
+        ((np.full((2, D), np.inf), np.zeros(2)), ValueError, "finite, row 0"),
+        (History(np.zeros((2, D)), np.zeros(2), yvar=[-1.0, 1.0]), ValueError, "yvar"),
+        (History(np.zeros((2, D)), np.zeros(2), c=np.zeros((3, 1))), ValueError, "2 rows"),
+        (History(np.zeros((2, D)), np.zeros(2), c=np.zeros((2, 1))), ValueError, "none that is evaluated"),
+        ((np.zeros((2, D)), np.zeros(2), 0.1, None, 1), TypeError, "pair"),
+    ],
+)
+def test_histories_that_do_not_fit_are_refused(history, error, message):
+    with pytest.raises(error, match=message):
+        minimize(f, bounds=BOX, history=history, max_queries=20)
+
+
+def test_what_a_run_without_x0_needs():
+    with pytest.raises(ValueError, match="needs bounds, or a history"):
+        minimize(f, max_queries=20)
+    with pytest.raises(ValueError, match="a point in the bounds that succeeded, or bounds that are all finite"):
+        minimize(f, bounds=[(0.0, None)] * D, history=([[-1.0] * D], [0.0]), max_queries=20)
+    X, y = given()
+    result = minimize(f, history=(torch.from_numpy(X), y), max_queries=20)
+    assert isinstance(result.x, torch.Tensor) and result.fun < y.min()
+
+
+@pytest.mark.parametrize("method", ["zord", "turbo", "cobbo"])
+def test_variances_need_a_model_that_has_them(method):
+    with pytest.raises(ValueError, match="one noise for all values"):
+        make(method, history=History(*given(), yvar=0.1))
+
+
+def test_psi_is_part_of_what_is_compared():
+    X, y = given()
+    opt = make("zord", bounds=None, prox=L1(2.0), history=(X, y))
+    totals = y + 2.0 * np.abs(X).sum(1)
+    assert math.isclose(opt.best_y, totals.min()) and opt.best_x.tolist() == X[totals.argmin()].tolist()
+
+
+def test_a_checkpoint_knows_the_history(tmp_path):
+    X, y = given()
+    call = {"bounds": BOX, "max_queries": 12, "checkpoint": tmp_path / "run"}
+    first = minimize(f, history=(X, y), target=y.min() - 1e-3, **call)
+    again = minimize(f, history=(X, y), **call)
+    straight = minimize(f, history=(X, y), bounds=BOX, max_queries=12)
+    assert first.nfev < 12 and again.history.y.tolist() == straight.history.y.tolist()
+    with pytest.raises(ValueError, match="another run: it has history"):
+        minimize(f, history=(X, y + 1.0), **call)
+
+
+def test_constraints_judge_the_history():
+    """The optimum without the constraint is infeasible; the best given point is the best feasible one."""
+    X, y = given(30)
+    c = X[:, 0] + X[:, 1]
+    constraint = NonlinearConstraint(lambda x: x[0] + x[1], -np.inf, 0.5)
+    opt = make("trust_region", constraints=constraint, history=History(X, y, c=c))
+    feasible = c <= 0.5
+    assert (
+        opt.best_y == y[feasible].min() > y.min() and opt.best_x.tolist() == X[feasible][y[feasible].argmin()].tolist()
+    )
+    result = minimize(f, bounds=BOX, constraints=constraint, history=History(X, y, c=c), max_queries=15)
+    exact = minimize(f, np.zeros(D), bounds=BOX, constraints=constraint, max_queries=60)
+    assert result.nfev == 15 and len(result.history.maxcv) == 15 and result.maxcv <= 1e-5
+    assert abs(result.fun - exact.fun) < 1e-3 * abs(exact.fun)
+    with pytest.raises(ValueError, match="c must hold the values of the constraints"):
+        make("trust_region", constraints=constraint, history=(X, y))
+
+
+def test_kept_constraints_are_kept_by_every_query():
+    X, y = given(30)
+    constraint, seen = LinearConstraint(np.ones(D), -np.inf, 1.0, keep_feasible=True), []
+
+    def watched(x):
+        seen.append(x.sum())
+        return f(x)
+
+    result = minimize(watched, bounds=BOX, constraints=constraint, history=(X, y), max_queries=12)
+    assert max(seen) <= 1.0 + 1e-9 and result.fun < y[X.sum(1) <= 1.0].min()
+    minimize(watched, bounds=BOX, constraints=constraint, max_queries=30)
+    assert max(seen) <= 1.0 + 1e-9

@@ -1,0 +1,183 @@
+"""The default method's use of evaluations that it did not ask for."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from optimizers import History, SurrogateTrustRegion, minimize, run
+from optimizers.methods.trust_region.given import least_known
+from optimizers.testing import rosenbrock
+from surrogates.pinned.engine import Conditioned
+from surrogates.pinned.kernel import pinned_values
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
+
+D = 4
+BOX = [(-5.0, 5.0)] * D
+
+
+def quartic(x):
+    x = np.asarray(x, dtype=float)
+    return float(((x - 0.5) ** 2).sum() + 0.1 * (x**4).sum() + 0.5 * x[0] * x[-1])
+
+
+def evaluated(n, seed=0, width=5.0):
+    X = np.random.default_rng(seed).uniform(-width, width, (n, D))
+    return X, np.array([quartic(x) for x in X])
+
+
+def asked(opt, f=quartic):
+    points = []
+    while not opt.stopped:
+        batch = opt.ask()
+        points += list(batch.points().numpy())
+        opt.tell(batch, [f(x) for x in batch.points()])
+    return np.array(points)
+
+
+def test_a_history_that_determines_the_model_replaces_the_design():
+    X, y = evaluated(40)
+    opt = SurrogateTrustRegion(bounds=BOX, max_queries=20, history=(X, y))
+    assert len(opt.ask()) == 1 and opt.ask().info["kind"] in ("Step", "GeometryQuery")
+
+
+def test_a_short_history_leaves_part_of_the_design_to_ask():
+    X, y = evaluated(5)
+    opt = SurrogateTrustRegion(bounds=BOX, max_queries=60, history=(X, y))
+    batch = opt.ask()
+    assert batch.info["kind"] == "Design" and len(batch) == 2 * D - 4
+    x0 = np.zeros(D)
+    opt = SurrogateTrustRegion(x0, bounds=BOX, max_queries=60, history=(X, y))
+    assert opt.ask().points()[0].tolist() == x0.tolist() and len(opt.ask()) == 2 * D - 4
+
+
+def test_x0_is_not_asked_if_the_history_has_it():
+    X, y = evaluated(40)
+    opt = SurrogateTrustRegion(X[3], bounds=BOX, max_queries=20, history=(X, y))
+    assert len(opt.ask()) == 1 and opt.best_y == y.min()
+    assert not (asked(opt) == X[3]).all(axis=1).any()
+
+
+def test_the_order_of_a_history_does_not_matter():
+    X, y = evaluated(30)
+    runs = [
+        SurrogateTrustRegion(bounds=BOX, max_queries=10, history=(X[rows], y[rows]))
+        for rows in ([*range(30)], [*range(29, -1, -1)])
+    ]
+    first, second = map(asked, runs)
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_the_first_radius_is_that_of_the_run_that_made_the_history():
+    """Within a factor of 8 for nine runs in ten, over problems and ends."""
+    ratios = []
+    for seed in range(5):
+        opt = SurrogateTrustRegion(
+            np.random.default_rng(seed).uniform(-4, 4, D), bounds=BOX, max_queries=60, store_points=True
+        )
+        for n in (20, 30, 40):
+            while opt.queries < n:
+                batch = opt.ask()
+                opt.tell(batch, [float(rosenbrock(x)) for x in batch.points()])
+            history = opt.result().history
+            new = SurrogateTrustRegion(bounds=BOX, max_queries=60, history=(history.x, history.y))
+            ratios.append(new.state.run.radius.delta / opt.state.run.radius.delta)
+    assert np.mean(np.abs(np.log2(ratios)) <= 3.0) >= 0.9
+
+
+def test_scales_of_unbounded_variables_follow_the_spread_of_the_history():
+    """A run in other units is the same run; without the history x0 = 0 would say nothing of units."""
+    units = np.array([1e-3, 1.0, 4096.0, 1.0])
+    X, y = evaluated(30)
+    X[y.argmin()] = 0.0
+    y = np.array([quartic(x) for x in X])
+    y[y.argmin()], y[(X == 0.0).all(axis=1)] = y.max(), y.min() - 1.0
+    result = minimize(lambda x: quartic(x / units), np.zeros(D), history=(X * units, y), max_queries=25)
+    assert quartic(result.x / units) < 0.6 * quartic(np.zeros(D))
+
+
+def test_two_values_of_a_point_are_noise_and_equal_ones_are_none():
+    X, y = evaluated(30)
+    twice = np.concatenate([X, X[:1]])
+    equal = SurrogateTrustRegion(bounds=BOX, max_queries=20, history=(twice, np.append(y, y[0])))
+    assert equal.state.run.noisy is False and len(equal.state.data.values) == 30
+    differ = SurrogateTrustRegion(bounds=BOX, max_queries=20, history=(twice, np.append(y, y[0] + 0.25)))
+    assert differ.state.run.noisy is True and differ.state.run.repeated_gap == 0.25
+    with pytest.raises(ValueError, match="noise=0 says"):
+        SurrogateTrustRegion(bounds=BOX, max_queries=20, noise=0.0, history=(twice, np.append(y, y[0] + 0.25)))
+
+
+def test_failed_points_keep_the_first_step_away():
+    """f fails where x₀ > 1, beyond which its minimum lies."""
+    X, y = evaluated(60)
+    f = lambda x: math.nan if x[0] > 0.0 else quartic(x)  # noqa: E731
+    y = np.array([f(x) for x in X])
+    opt = SurrogateTrustRegion(bounds=BOX, max_queries=20, history=(X, y))
+    assert len(opt.state.data.failed) == np.isnan(y).sum()
+    points = asked(opt, f)
+    assert np.mean(points[:, 0] > 0.0) < 0.5 and opt.best_y < np.nanmin(y)
+
+
+def test_variances_weigh_the_values():
+    """A third of the values have noise of variance 400, which would hide the minimum if all had it."""
+    rng = np.random.default_rng(1)
+    X, exact = evaluated(60, width=2.0)
+    yvar = np.where(np.arange(60) % 3 == 0, 400.0, 1e-4)
+    y = exact + rng.standard_normal(60) * np.sqrt(yvar)
+    y[0] = exact.min() - 30.0  # a lucky value
+    opt = SurrogateTrustRegion(bounds=BOX, max_queries=1, history=History(X, y, yvar=yvar))
+    run(opt, quartic)
+    result = opt.result()
+    assert result.best_fun == y.min() and not np.array_equal(result.x, X[0])
+    assert quartic(result.x) < np.sort(exact)[2]
+    alike = SurrogateTrustRegion(bounds=BOX, max_queries=5, history=History(X, y, yvar=4.0))
+    noise = SurrogateTrustRegion(bounds=BOX, max_queries=5, history=(X, y), noise=4.0)
+    np.testing.assert_array_equal(asked(alike, quartic), asked(noise, quartic))
+    with pytest.raises(ValueError, match="noise=0 says"):
+        SurrogateTrustRegion(bounds=BOX, max_queries=5, noise=0.0, history=History(X, y, yvar=4.0))
+
+
+def test_the_rest_of_a_design_is_where_the_values_say_least():
+    prior, rng = PinnedPrior(), np.random.default_rng(0)
+    rows, candidates = torch.from_numpy(rng.standard_normal((3, D))), torch.from_numpy(rng.standard_normal((8, D)))
+    unit = torch.cat([rows, candidates]).square().sum(1).mean().sqrt()
+    U = torch.cat([rows, candidates]) / unit
+    K = pinned_values(prior, 1.0, U, U)
+    known, expected = [0, 1, 2], []
+    for _ in range(4):
+        inverse = torch.linalg.inv(K[known][:, known])
+        left = (K - K[:, known] @ inverse @ K[known]).diagonal()[3:]
+        expected.append(int(left.argmax()))
+        known.append(3 + expected[-1])
+    assert least_known(prior, rows, candidates, 4) == expected
+    assert Conditioned.on(prior, U[known], Hyperparameters()).factor.shape == (7, 7)
+
+
+def test_workers_continue_from_a_history():
+    X, y = evaluated(40)
+    result = minimize(quartic, bounds=BOX, history=(X, y), max_queries=16, workers=4)
+    assert result.nfev == 16 and result.fun < y.min()
+
+
+def paired(f, n, m, seed):
+    """log10 of the least value after n given and m asked, less that after n + m asked by one run."""
+    x0 = np.random.default_rng(seed).uniform(-4, 4, D)
+    opt = SurrogateTrustRegion(x0, bounds=BOX, max_queries=n + m, seed=seed, store_points=True)
+    run(opt, f)
+    history = opt.result().history
+    X, y = history.x[:n], history.y[:n]
+    new = SurrogateTrustRegion(bounds=BOX, max_queries=m, seed=seed + 100, history=(X, y))
+    run(new, f)
+    return math.log10(max(new.best_y, 1e-8)) - math.log10(max(opt.best_y, 1e-8))
+
+
+@pytest.mark.slow
+def test_given_values_are_worth_as_much_as_asked_ones():
+    differences = []
+    for weights in (torch.logspace(0, 2, 4), torch.logspace(0, 4, 4)):
+        for power in (2.0, 4.0):
+            f = lambda x, w=weights, p=power: float((w * (x - 0.7).abs() ** p).sum() + (x[0] - 0.7) * (x[1] - 0.7))  # noqa: E731
+            differences += [paired(f, 24, 24, seed) for seed in range(8)]
+    mean, error = np.mean(differences), np.std(differences) / math.sqrt(len(differences))
+    assert mean + 2.0 * error < 0.1
