@@ -73,6 +73,12 @@ class SurrogateTrustRegion(Optimizer):
     query of the least value. When noise hides how f varies within the scale of the search, the run goes on for 20
     queries a variable, which averages noise out, and then a new run begins elsewhere.
 
+    **History.** A run with a history begins at its best point that is feasible and in the bounds. Δ is the distance of
+    one of the nearest given points, at most the usual first Δ. If there are fewer values near that point than a design
+    has points, the design's points where the model is most uncertain make up the number. An x0 that is given too is
+    evaluated first. Points outside the bounds are in the model, but the center never moves there. Variables without two
+    finite bounds are scaled by the spread of the points. Two different values of one point mean that values are noisy.
+
     **Prox.** Given the prox of ψ, the method minimizes f + ψ; steps stay in ψ's domain.
 
     **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for
@@ -94,7 +100,8 @@ class SurrogateTrustRegion(Optimizer):
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, or 100 for more than
             60 variables; 40 for one variable. For noisy values at least half of all queries, up to 300.
-        noise: the variance of a value's noise, in f's units squared; None: estimated.
+        noise: the variance of a value's noise, in f's units squared; None: estimated, or the mean of the history's
+            ``yvar``, whose values then weigh the given ones.
         x_scale: the change that matters, one for each variable or for all; rounded to a power of two. None: see above.
         constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
             ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear ones are evaluated with f, and
