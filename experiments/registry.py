@@ -70,6 +70,7 @@ BENCHMARKS = {
     "federation": "experiments.benchmarks.federation",
     "problems": "experiments.benchmarks.problems.command",
     "trust-region": "experiments.benchmarks.trust_region",
+    "history": "experiments.benchmarks.history",
 }
 
 SCOREBOARDS = "problems-"

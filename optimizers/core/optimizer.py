@@ -141,6 +141,7 @@ class Optimizer(MethodTools):
         self._feasibility = None if self.constraint_set is None else Feasibility(self.constraint_set.sizes_given)
         given = None if history is None else History.parse(history, x)
         self.history = None if given is None else given.digest()
+        self.history_size = 0 if given is None else len(given.X)
         data = None if given is None else self._taken(given)
         if x0 is None:
             closest = None if self._feasibility is None else self._feasibility.x
@@ -183,11 +184,6 @@ class Optimizer(MethodTools):
     def queries(self) -> int:
         """The number of evaluations told, failed ones and retries included."""
         return self._record.queries
-
-    @property
-    def given(self) -> int:
-        """The number of evaluations told that were not asked for, without those of ``history``."""
-        return self._record.given
 
     @property
     def failures(self) -> int:

@@ -180,7 +180,7 @@ class Checkpoint:
                     f"{self.path} is damaged, and {self._journal_path} has no complete line: the run cannot be resumed"
                 )
             # The journal does not have what the optimizer was told before: only the file does.
-            told = self._optimizer.queries + self._optimizer.given
+            told = self._optimizer.queries + self._optimizer._record.given
             self._journal.write("run", FORMAT, self._identity, told)
             if told:
                 self.save()

@@ -134,7 +134,7 @@ class CobBO(Optimizer):
 
     def __init__(
         self,
-        x0: Any,
+        x0: Any = None,
         *,
         initial_points: int | None = None,
         max_block: int = 30,

@@ -91,7 +91,7 @@ class TuRBO(Optimizer):
 
     def __init__(
         self,
-        x0: Any,
+        x0: Any = None,
         *,
         batch_size: int = 5,
         regions: int = 1,

@@ -18,6 +18,9 @@ from surrogates.pinned.engine import Conditioned
 from surrogates.pinned.kernel import pinned_values
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
+REFITS = 2
+"""Fits before the first step of such a run; each begins with the metric of the one before."""
+
 NEAREST = 2
 """The first Δ of a run that begins with evaluations is the distance of this nearest one."""
 
@@ -130,6 +133,9 @@ def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, cente
     if missing > 0:
         chosen = least_known(models.rules.model.prior, rows, design - run.center, missing)
         queries = torch.cat([queries, design[chosen]])
+    for _ in range(REFITS if len(rows) else 0):
+        state.fit.fitted_at = 0  # a fit is due
+        models.model(state, run.center_index, planner.outside_direction())
     return Design(queries, begins=False) if len(queries) else planner.next_plan(state, None, NO_STEP)
 
 

@@ -33,7 +33,7 @@ class Planner:
         models: the builder of models.
         first: the first radii of a run.
         random: returns the random numbers of a stream.
-        queries: how many queries were told.
+        queries: how many queries were told, given evaluations included.
         remaining: how many queries are left.
     """
 

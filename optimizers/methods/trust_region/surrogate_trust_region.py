@@ -129,7 +129,7 @@ class SurrogateTrustRegion(Optimizer):
 
     def __init__(
         self,
-        x0: Any,
+        x0: Any = None,
         *,
         radius: float | None = None,
         window: int | None = None,
@@ -219,7 +219,8 @@ class SurrogateTrustRegion(Optimizer):
 
     @property
     def _planner(self) -> Planner:
-        return Planner(self._models, self._opening, self._generator, self.queries, self.remaining)
+        known = self.queries + self.history_size + self._record.given
+        return Planner(self._models, self._opening, self._generator, known, self.remaining)
 
     def _state(self) -> dict[str, Any]:
         return {"plan_kind": type(self.state.plan).__name__} | save_fields(self.state)

@@ -61,7 +61,7 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
 
     def __init__(
         self,
-        x0: Any,
+        x0: Any = None,
         *,
         window: int | None = None,
         ridge: float = 0.0,

@@ -141,7 +141,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     def __init__(
         self,
-        x0: Any,
+        x0: Any = None,
         *,
         initial_points: int | None = None,
         design: Literal["local", "latin_hypercube"] = "local",

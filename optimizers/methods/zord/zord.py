@@ -96,7 +96,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     def __init__(
         self,
-        x0: Any,
+        x0: Any = None,
         *,
         uncertainty: Uncertainty = "kept_information",
         threshold: float | None = None,

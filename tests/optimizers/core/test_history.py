@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import LinearConstraint, NonlinearConstraint
+from scipy.optimize import minimize as scipy_minimize
 
-from optimizers import L1, RGF, History, minimize
+from optimizers import L1, RGF, CandidateGenerator, History, compare, minimize, scipy_method
 from optimizers.registry import METHODS, method_class
 
 D = 3
@@ -244,3 +245,27 @@ def test_kept_constraints_are_kept_by_every_query():
     assert max(seen) <= 1.0 + 1e-9 and result.fun < y[X.sum(1) <= 1.0].min()
     minimize(watched, bounds=BOX, constraints=constraint, max_queries=30)
     assert max(seen) <= 1.0 + 1e-9
+
+
+def test_compare_gives_every_method_the_history():
+    X, y = given()
+    methods = {"default": "trust_region", "zord": "zord"}
+    comparison = compare(f, bounds=BOX, max_queries=6, methods=methods, seeds=2, history=(X, y))
+    after = {(row["method"], row["queries"]): row["value"] for row in comparison.rows}
+    assert all(after[name, 6] < y.min() for name in methods)
+    with pytest.raises(ValueError, match="'cobyqa' does not take 'history'"):
+        compare(f, bounds=BOX, max_queries=6, methods=["cobyqa"], seeds=2, history=(X, y))
+
+
+def test_adapters_pass_evaluations_on():
+    X, y = given()
+    options = {"maxfev": 10, "history": (X, y)}
+    result = scipy_minimize(f, X[y.argmin()], method=scipy_method(), bounds=BOX, options=options)
+    assert result.nfev == 10 and result.fun < y.min()
+    lower_upper = torch.tensor(BOX, dtype=torch.float64).T
+    generator = CandidateGenerator("trust_region", torch.zeros(D), bounds=lower_upper, max_queries=20)
+    candidates = generator.generate_candidates()
+    both = torch.cat([torch.from_numpy(X).to(candidates), candidates])
+    generator.observe(both, -torch.tensor([[f(x)] for x in both]))
+    assert generator.optimizer.queries == len(candidates) and not len(generator.X_pending)
+    assert math.isclose(generator.optimizer.best_y, min(f(x) for x in both), rel_tol=1e-6)

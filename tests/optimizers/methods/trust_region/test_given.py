@@ -39,7 +39,7 @@ def asked(opt, f=quartic):
 def test_a_history_that_determines_the_model_replaces_the_design():
     X, y = evaluated(40)
     opt = SurrogateTrustRegion(bounds=BOX, max_queries=20, history=(X, y))
-    assert len(opt.ask()) == 1 and opt.ask().info["kind"] in ("Step", "GeometryQuery")
+    assert len(opt.ask()) == 1 and opt.ask().info["kind"] != "Design"
 
 
 def test_a_short_history_leaves_part_of_the_design_to_ask():
