@@ -198,7 +198,7 @@ class SurrogateTrustRegion(Optimizer):
     def _first_fit(self, budget: int) -> Fit:
         d = self._builder.box.d
         spanning = self.constraint_set is None and self.rules.design.is_spanning(d, budget)
-        basis = torch.eye(d, dtype=torch.float64)[: 0 if spanning else d]
+        basis = torch.eye(0 if spanning else d, d, dtype=torch.float64)
         return Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
 
     def _build(self, box: FreeBox) -> ModelBuilder:
