@@ -83,17 +83,21 @@ def test_slow_rivals_run_where_constraints_are_few():
     assert not RIVALS["cobyla"].takes(Problem("bbob", 1, 5, 11, 100), SUITES["bbob"].functions, (11,))
 
 
-def test_a_cube_halves_after_failures_and_doubles_after_successes():
-    cube, c = scbo.Cube(2), torch.tensor([[1.0, -1.0], [0.5, 0.5]])
-    cube.update(torch.tensor([5.0, 1.0]), c)
-    assert cube.best == (1.0, 5.0) and cube.successes == 1, "the least violation, of equal ones the first"
-    for value, side in ((4.0, 0.8), (4.0 - 1e-4, 0.8), (4.5, 0.4)):
-        cube.update(torch.tensor([0.0, value]), torch.tensor([[1.0, 1.0], [-1.0, 0.0]]))
-        assert cube.side == side
-    assert cube.best == (0.0, 4.0)
-    for k in range(scbo.SUCCESSES):
-        cube.update(torch.tensor([3.0 - k]), -c[:1].abs())
-    assert cube.side == 0.8 and cube.successes == 0
+@pytest.mark.parametrize(
+    ("best", "batch", "better"),
+    [
+        ((1.0, 0.0), (0.5, 9.0), True),
+        ((1.0, 0.0), (2.0, -9.0), False),
+        ((1.0, 0.0), (0.0, 9.0), True),
+        ((0.0, 2.0), (0.5, 0.0), False),
+        ((0.0, 2.0), (0.0, 1.99), True),
+        ((0.0, 2.0), (0.0, 1.999), False),
+    ],
+)
+def test_scbo_prefers_less_violation_and_then_less_f(best, batch, better):
+    assert scbo.succeeded(best, batch, 1e-3) is better
+    f, c = torch.tensor([best[1], batch[1]]), torch.tensor([[best[0], -1.0], [batch[0], -1.0]])
+    assert scbo.best_of(f, c) == int(batch < best)
 
 
 # Stages and tests.

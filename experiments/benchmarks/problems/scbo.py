@@ -11,9 +11,11 @@ tutorial ends, is replaced by a new one with its own initial points.
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 import warnings
+from contextlib import suppress
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -27,51 +29,15 @@ from gpytorch.constraints import Interval
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from optimizers.comparison.outside import Ended, Queries
 from optimizers.designs import sobol
+from optimizers.methods.bayesian.turbo_region import TrustRegionRule, perturbed_candidates
 from optimizers.seeding import seeded
 
-BATCH, DESIGN, CANDIDATES = 4, 10, 2000
-SIDE, LEAST_SIDE, LARGEST_SIDE = 0.8, 0.5**7, 1.6
-SUCCESSES = 10
-IMPROVEMENT = 1e-3
-"""Least relative decrease of f by a successful batch."""
-
-
-@dataclasses.dataclass
-class Cube:
-    """The trust region.
-
-    Attributes:
-        patience: number of unsuccessful batches in a row that halve the side.
-        side: the side.
-        successes: number of successful batches in a row.
-        failures: number of unsuccessful batches in a row.
-        best: total violation and f of the best batch.
-    """
-
-    patience: int
-    side: float = SIDE
-    successes: int = 0
-    failures: int = 0
-    best: tuple[float, float] = (math.inf, math.inf)
-
-    def update(self, f: Tensor, c: Tensor) -> None:
-        """Updates the side after a batch with values f, shape ``q``, and constraints c, ``q x m``."""
-        k = best_of(f, c)
-        violation, value = float(c[k].clamp(min=0).sum()), float(f[k])
-        before, least = self.best
-        lower = before > 0 or value < least - IMPROVEMENT * abs(least)
-        if lower if violation == 0 else violation < before:
-            self.best, self.successes, self.failures = (violation, value), self.successes + 1, 0
-        else:
-            self.successes, self.failures = 0, self.failures + 1
-        if self.successes == SUCCESSES:
-            self.side, self.successes = min(2 * self.side, LARGEST_SIDE), 0
-        elif self.failures == self.patience:
-            self.side, self.failures = self.side / 2, 0
+BATCH, DESIGN, CANDIDATES, SUCCESSES = 4, 10, 2000, 10
 
 
 def best_of(f: Tensor, c: Tensor) -> int:
@@ -81,44 +47,54 @@ def best_of(f: Tensor, c: Tensor) -> int:
     return int(torch.where(feasible, f, math.inf).argmin() if bool(feasible.any()) else violations.argmin())
 
 
+def succeeded(best: tuple[float, float], batch: tuple[float, float], improvement: float) -> bool:
+    """Returns whether a batch improves the total violation and f of the best one by the tutorial's rule."""
+    (before, least), (violation, value) = best, batch
+    if violation > 0:
+        return violation < before
+    return before > 0 or value < least - improvement * abs(least)
+
+
 def scbo(queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Queries a constrained objective, which has a finite box, from x0 until the budget is spent."""
     constrained, d = queries.constrained, len(x0)
     assert constrained is not None, "SCBO needs constraints"
     lower, sides = queries.lower.double().cpu(), (queries.upper - queries.lower).double().cpu()
-    first, cubes = ((torch.from_numpy(x0) - lower) / sides)[None], 0
-    with seeded(seed, []), warnings.catch_warnings():
-        for category in (OptimizationWarning, BotorchWarning, gpytorch.utils.warnings.NumericalWarning):
+    first, rule = (
+        ((torch.from_numpy(x0) - lower) / sides)[None],
+        TrustRegionRule(math.ceil(max(4, d) / BATCH) * BATCH, SUCCESSES),
+    )
+    with seeded(seed, []), warnings.catch_warnings(), suppress(Ended):
+        for category in (OptimizationWarning, BotorchWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
-        try:
-            while True:
-                X = torch.cat([first, sobol(DESIGN - len(first), d, seed + cubes)])
-                cube, rows = Cube(math.ceil(max(4, d) / BATCH)), list[list[float]]()
-                while cube.side >= LEAST_SIDE:
-                    points = [(lower + sides * x).numpy() for x in X[len(rows) :]]
-                    rows += [[constrained.value(x), *constrained.rows(x)] for x in points]
-                    data = torch.tensor(rows, dtype=torch.float64)
-                    if len(data) > DESIGN:
-                        cube.update(data[-BATCH:, 0], data[-BATCH:, 1:])
-                    X = torch.cat([X, _batch(X, data, cube.side)])
-                first, cubes = first[:0], cubes + 1
-        except Ended:
-            pass
+        for number in itertools.count():
+            X, rows = torch.cat([first, sobol(DESIGN - len(first), d, seed + number)]), list[list[float]]()
+            region, best = rule.start(number), (math.inf, math.inf)
+            while not rule.ended(region):
+                points = [(lower + sides * x).numpy() for x in X[len(rows) :]]
+                rows += [[constrained.value(x), *constrained.rows(x)] for x in points]
+                data = torch.tensor(rows, dtype=torch.float64)
+                if len(data) > DESIGN:
+                    f, c = data[-BATCH:, 0], data[-BATCH:, 1:]
+                    batch = float(c[best_of(f, c)].clamp(min=0).sum()), float(f[best_of(f, c)])
+                    better = succeeded(best, batch, rule.improvement)
+                    best = batch if better else best
+                    region = rule.update(replace(region, best=0.0), -1.0 if better else 0.0, BATCH)
+                X = torch.cat([X, _batch(X, data, region.length)])
+            first = first[:0]
 
 
 def _batch(X: Tensor, data: Tensor, side: float) -> Tensor:
     """Returns a batch, ``q x d`` in the unit cube, given the queries, ``n x d``, and f and c, ``n x (1 + m)``."""
     center, d = X[best_of(data[:, 0], data[:, 1:])], X.shape[1]
     low, high = ((center + sign * side / 2).clamp(0, 1) for sign in (-1, 1))
-    points = low + (high - low) * sobol(CANDIDATES, d, int(torch.randint(2**31, (1,))))
-    moved = torch.rand(CANDIDATES, d, dtype=torch.float64) <= min(20 / d, 1)
-    candidates = torch.where(moved, points, center)
+    points, uniforms = sobol(CANDIDATES, d, int(torch.randint(2**31, (1,)))), torch.rand(CANDIDATES, d).double()
+    candidates = perturbed_candidates(center, low, high, points, uniforms, min(20 / d, 1.0))
     with gpytorch.settings.max_cholesky_size(float("inf")):
         models = [_fitted(X, column) for column in (-data[:, :1], *data[:, 1:].split(1, dim=1))]
+        sampling = ConstrainedMaxPosteriorSampling(models[0], ModelListGP(*models[1:]), replacement=False)
         with torch.no_grad():
-            found: Tensor = ConstrainedMaxPosteriorSampling(models[0], ModelListGP(*models[1:]), replacement=False)(
-                candidates, num_samples=BATCH
-            )
+            found: Tensor = sampling(candidates, num_samples=BATCH)
     return found
 
 
