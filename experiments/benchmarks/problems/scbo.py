@@ -60,10 +60,8 @@ def scbo(queries: Queries, x0: np.ndarray, seed: int) -> None:
     constrained, d = queries.constrained, len(x0)
     assert constrained is not None, "SCBO needs constraints"
     lower, sides = queries.lower.double().cpu(), (queries.upper - queries.lower).double().cpu()
-    first, rule = (
-        ((torch.from_numpy(x0) - lower) / sides)[None],
-        TrustRegionRule(math.ceil(max(4, d) / BATCH) * BATCH, SUCCESSES),
-    )
+    first = ((torch.from_numpy(x0) - lower) / sides)[None]
+    rule = TrustRegionRule(math.ceil(max(4, d) / BATCH) * BATCH, SUCCESSES)
     with seeded(seed, []), warnings.catch_warnings(), suppress(Ended):
         for category in (OptimizationWarning, BotorchWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
