@@ -16,18 +16,21 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 from scipy.optimize import minimize, nnls
 
 from optimizers.subproblems.region import Region
 
-ITERATIONS, PRECISION = 40, 1e-10
+ITERATIONS, PRECISION = 40, 1e-8
 """The most iterations of the quadratic programming, and the relative decrease at which it ends."""
+
+FLATTEST = 0.01
+"""The least curvature that counts where variables are scaled, in units of the function's unit over the ball."""
 
 BINDING = 0.02
 """A constraint binds at a step if its value is within this share of the step's length of 0."""
@@ -91,8 +94,11 @@ def minimize_elastic(
     start: np.ndarray,
     margin: np.ndarray,
     hard: np.ndarray,
+    hessian: np.ndarray,
 ) -> np.ndarray:
     """Finds a step of low f + ν max(0, max(g + margin)) in a region, shape ``d``.
+
+    The variables are y = T⁻¹s, in which the Hessian of the Lagrangian is near the identity, with which SLSQP begins.
 
     Args:
         functions: f and g.
@@ -101,51 +107,57 @@ def minimize_elastic(
         start: the step with which the search begins, shape ``d``.
         margin: how far inside a constraint the step is to stay, shape ``m``.
         hard: constraints that no price makes elastic, shape ``m``; they hold at 0.
+        hessian: an estimate of the Lagrangian's Hessian at 0, ``d x d``.
     """
-    values, slopes, delta = _Last(functions.values), _Last(functions.slopes), region.delta
+    values, slopes, delta, m = _Last(functions.values), _Last(functions.slopes), region.delta, len(margin)
     steepest = float(np.linalg.norm(slopes(np.zeros(len(start)))[0]))
-    lower, upper = (np.clip(side.numpy() / delta, -1.0, 1.0) for side in (region.lower, region.upper))
     unit = max(steepest, price) * delta or 1.0
-    plane = region.half_space
-    normal = None if plane is None else plane.normal.numpy() * delta
-    allowed = 0.0 if plane is None else plane.allowed(delta)
-
-    elastic = np.where(hard, 0.0, 1.0)
+    curvatures, Q = np.linalg.eigh(hessian * (delta * (delta / unit)))
+    roots = np.sqrt(np.maximum(np.abs(curvatures), FLATTEST))
+    T = Q * (delta / roots)
+    normals, allowed = _planes(region)
+    # The last column is of the slack t, in units of δ.
+    constant = np.zeros((m + len(normals) + 1, len(T) + 1))
+    constant[:m, -1], constant[m:-1, :-1] = np.where(hard, 0.0, 1.0), -normals @ T
 
     def objective(z: np.ndarray) -> float:
-        return (values(z[:-1] * delta).f + price * delta * z[-1]) / unit
+        return (values(T @ z[:-1]).f + price * delta * z[-1]) / unit
 
     def objective_slope(z: np.ndarray) -> np.ndarray:
-        return np.append(slopes(z[:-1] * delta)[0], price) * (delta / unit)
+        return np.append(slopes(T @ z[:-1])[0] @ T, price * delta) / unit
 
     def limits(z: np.ndarray) -> np.ndarray:
-        there, s = values(z[:-1] * delta), z[:-1]
-        beside = [1.0 - s @ s] if normal is None else [1.0 - s @ s, allowed - normal @ s]
-        return np.concatenate([z[-1] * elastic - (there.rows + margin) / delta, beside])
-
-    def limits_slopes(z: np.ndarray) -> np.ndarray:
-        s, m = z[:-1], len(elastic)
-        found = np.zeros((m + 1 + (normal is not None), len(z)))
-        found[:m, :-1], found[:m, -1], found[m, :-1] = -slopes(s * delta)[1], elastic, -2.0 * s
-        if normal is not None:
-            found[m + 1, :-1] = -normal
+        s = T @ z[:-1]
+        offsets = np.concatenate([(values(s).rows + margin) / -delta, allowed, [1.0 - (s / delta) @ (s / delta)]])
+        found: np.ndarray = constant @ z + offsets
         return found
 
-    begin = np.clip(start / delta, lower, upper)
-    slack = violation(values(begin * delta).rows + margin) / delta
+    def limits_slopes(z: np.ndarray) -> np.ndarray:
+        found, s = constant.copy(), T @ z[:-1]
+        found[:m, :-1], found[-1, :-1] = slopes(s)[1] @ (T / -delta), -2.0 * ((s / delta) @ (T / delta))
+        return found
+
+    slack = violation(values(start).rows + margin) / delta
     found = minimize(
         objective,
-        np.append(begin, slack),
+        np.append(roots * (start @ Q) / delta, slack),
         jac=objective_slope,
         method="SLSQP",
-        bounds=np.column_stack([np.append(lower, 0.0), np.append(upper, math.inf)]),
+        bounds=[*[(None, None)] * len(T), (0.0, None)],
         constraints={"type": "ineq", "fun": limits, "jac": limits_slopes},
         options={"maxiter": ITERATIONS, "ftol": PRECISION},
     )
-    z = np.clip(np.nan_to_num(found.x[:-1]), lower, upper)
-    length = float(np.linalg.norm(z))
-    share = max(1.0, length) if normal is None else max(1.0, length, float(normal @ z) / max(allowed, 1e-6))
-    return z * (delta / share)
+    return region.confined(torch.from_numpy(T @ np.nan_to_num(found.x[:-1]))).numpy()
+
+
+def _planes(region: Region) -> tuple[np.ndarray, np.ndarray]:
+    """The planes nᵀs = a of a region's box and half-space that cut its ball: n, ``k x d``, and a, both over δ."""
+    delta, sides = region.delta, np.concatenate([region.upper.numpy(), -region.lower.numpy()])
+    near, both = np.flatnonzero(sides < delta), np.eye(len(region.lower)) / delta
+    normals, allowed = np.concatenate([both, -both])[near], sides[near] / delta
+    if (plane := region.half_space) is None:
+        return normals, allowed
+    return np.vstack([normals, plane.normal.numpy()]), np.append(allowed, plane.allowed(delta))
 
 
 def multipliers(

@@ -348,16 +348,16 @@ class ConstrainedModel:
         here = violation(self.sides.rows(self._c) / self._units)
         return torch.from_numpy(self._unit * at[:, 0] + self._data.price * (worst - here))
 
-    def curvature(self) -> Tensor:
-        """Σᵢ λᵢ∇²gᵢ at the center for the last multipliers, in f's unit, ``d + 1 x d + 1`` with 0 for the last."""
+    def hessian(self) -> Tensor:
+        """The Hessian of the Lagrangian at the center for the last multipliers, in f's unit, ``d + 1 x d + 1``."""
         weights = np.zeros(len(self.sides.lower))
         if len(self._data.multipliers) == len(self.sides.columns):
             np.add.at(weights, self.sides.columns, self._data.multipliers.numpy() * self.sides.signs / self._units)
         all_weights = np.concatenate([[0.0], weights[: self._evaluated] / self._unit])
         H = sum(model.weighted_hessian(all_weights[columns]) for columns, model in self._parts)
-        padded = np.zeros((len(self._center) + 1,) * 2)
-        padded[:-1, :-1] = self._map.T @ H @ self._map
-        return torch.from_numpy(padded)
+        found = self._f.hessian.clone()
+        found[:-1, :-1] += torch.from_numpy(self._map.T @ H @ self._map)
+        return found
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
         """A step to a low merit in a region, shape ``d``, and the merit expected there less that at the center.
@@ -365,13 +365,13 @@ class ConstrainedModel:
         Changes the price: it must exceed the sum of the multipliers, and falls when they do.
         """
         data, delta = self._data, region.delta
-        margin = self._margin(delta)
-        zero = np.zeros(len(self._center))
-        s = self._solve(region, zero, margin)
+        zero, hessian = np.zeros(len(self._center)), self.hessian()[:-1, :-1].numpy() * self._unit
+        s = self._solve(region, zero, delta, hessian)
         length = float(np.linalg.norm(s))
-        if margin.any() and length < 0.5 * delta:  # errors of a step fall with the square of its length
-            margin = self._margin(max(length, self.rule.shortest * delta))
-            s = self._solve(region, s, margin)
+        if length < 0.5 * delta and region.half_space is None:
+            # Margins fall with the square of the length, and a smaller ball makes the solution more precise.
+            shorter = max(length, self.rule.shortest * delta)
+            s = self._solve(replace(region, delta=2.0 * shorter), s, shorter, hessian)
             length = float(np.linalg.norm(s))
         there, reach = self.values(s), BINDING * max(length, self.rule.shortest * delta)
         found = multipliers(there.rows, self.slopes(s), s, region, reach)
@@ -416,8 +416,9 @@ class ConstrainedModel:
         equal = (self.sides.lower == self.sides.upper)[self.sides.columns]
         return np.where(equal | self._hard, 0.0, margin)
 
-    def _solve(self, region: Region, start: np.ndarray, margin: np.ndarray) -> np.ndarray:
-        return minimize_elastic(self, self._data.price, region, start, margin, self._hard)
+    def _solve(self, region: Region, start: np.ndarray, length: float, hessian: np.ndarray) -> np.ndarray:
+        margin = self._margin(length)
+        return minimize_elastic(self, self._data.price, region, start, margin, self._hard, hessian)
 
     def _set_price(self, total: float) -> None:
         data, rule = self._data, self.rule
@@ -441,5 +442,5 @@ class ConstrainedModel:
             deviations = self._deviations[1 + self.sides.columns[near]] * self._data.price / self._units[near]
             share += float((deviations**2).sum()) / (self._unit * max(self._deviations[0], 1e-150)) ** 2 / len(near)
         covariance = share * f.gradient_covariance()[:d, :d]
-        e = rule.direction((f.hessian + self.curvature())[:d, :d], covariance, slope, region.delta)
+        e = rule.direction(self.hessian()[:d, :d], covariance, slope, region.delta)
         return None if e is None else region.away(e)

@@ -263,7 +263,7 @@ class ModelBuilder:
             first = RegionModel(data.model(params), map, unit, fit.basis, outside)
             hessian = first.hessian
             if self.constraints is not None:
-                hessian = hessian + self._constrained(self.constraints, state, first, numbers, center).curvature()
+                hessian = self._constrained(self.constraints, state, first, numbers, center).hessian()
             metric = rule.metric(hessian)
             data, map = scaled(metric)
             params = fitted(params, None if run.noisy is None else run.smoothing)

@@ -32,7 +32,7 @@ def region(d, delta, side=np.inf, half_space=None):
 
 
 def solved(problem, where, price, d, m):
-    return minimize_elastic(problem, price, where, np.zeros(d), np.zeros(m), np.zeros(m, dtype=bool))
+    return minimize_elastic(problem, price, where, np.zeros(d), np.zeros(m), np.zeros(m, dtype=bool), np.eye(d))
 
 
 @pytest.mark.parametrize("seed", range(8))
