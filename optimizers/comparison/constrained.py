@@ -12,10 +12,10 @@ from scipy.optimize import NonlinearConstraint
 from torch import Tensor
 
 from optimizers.comparison.outside import Ended, Queries
+from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.constraints import (
     CheapConstraint,
     ConstrainedObjective,
-    ConstraintSet,
     ConstraintsLike,
     Sides,
     parse_constraints,

@@ -9,19 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from scipy.optimize import LinearConstraint, NonlinearConstraint, approx_fprime
-from torch import Tensor
+from scipy.optimize import LinearConstraint, NonlinearConstraint
 
 from optimizers.core.values import InvalidValueError, numeric
-
-STEP = 1.5e-8
-"""The step of forward differences of a cheap constraint, relative to the coordinate or, if larger, to its unit."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ def _group(one: Any) -> Group:
     if isinstance(one, ReturnedConstraints):
         return Group(None, *_bounds(one.lb, one.ub))
     if isinstance(one, LinearConstraint):
-        A = _dense(one.A)
+        A = as_matrix(one.A)
         lower, upper = (np.broadcast_to(side, len(A)).copy() for side in _bounds(one.lb, one.ub))
         return Group(_Linear(A), lower, upper, bool(np.any(one.keep_feasible)), True, lambda x: A)
     if isinstance(one, NonlinearConstraint):
@@ -167,209 +160,18 @@ def _bounds(lb: Any, ub: Any) -> tuple[np.ndarray, np.ndarray]:
     return lower.copy(), upper.copy()
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The rows g ≤ 0 of constraints lower ≤ c ≤ upper; an equality has two, of opposite signs.
-
-    Attributes:
-        lower: shape ``m``.
-        upper: shape ``m``.
-    """
-
-    lower: np.ndarray
-    upper: np.ndarray
-
-    @cached_property
-    def columns(self) -> np.ndarray:
-        """The component of each row, shape ``r``."""
-        return np.concatenate([np.flatnonzero(np.isfinite(self.upper)), np.flatnonzero(np.isfinite(self.lower))])
-
-    @cached_property
-    def signs(self) -> np.ndarray:
-        """±1, the derivative of each row in its component, shape ``r``."""
-        count = int(np.isfinite(self.upper).sum())
-        return np.where(np.arange(len(self.columns)) < count, 1.0, -1.0)
-
-    @cached_property
-    def _offsets(self) -> np.ndarray:
-        limits = np.where(self.signs > 0.0, self.upper[self.columns], self.lower[self.columns])
-        return self.signs * limits
-
-    def rows(self, c: np.ndarray) -> np.ndarray:
-        """The rows g of values c, ``... x m`` to ``... x r``."""
-        return c[..., self.columns] * self.signs - self._offsets
-
-    def violations(self, c: np.ndarray) -> np.ndarray:
-        """The violation of each component, ``... x m``."""
-        return np.maximum(np.maximum(self.lower - c, c - self.upper), 0.0)
-
-    def sizes(self, c: np.ndarray) -> np.ndarray:
-        """The largest distance of a component from a finite bound of its, ``... x m``; 0 without one."""
-        away = [np.where(np.isfinite(side), np.abs(c - side), 0.0) for side in (self.lower, self.upper)]
-        return np.maximum(*away)
-
-
-class ConstraintSet:
-    """The constraints of a run: those evaluated with f, in the order given, and then the known ones.
-
-    Args:
-        groups: the constraints.
-        x0: a point, shape ``d``, at which the known ones are evaluated to learn how many they are.
-
-    Raises:
-        ValueError: if bounds and values of a known constraint differ in shape.
-    """
-
-    def __init__(self, groups: Sequence[Group], x0: np.ndarray) -> None:
-        self.groups = tuple(groups)
-        self.evaluated = [group for group in groups if not group.known]
-        self.known = [group for group in groups if group.known]
-        first = [self._values(group, x0) for group in self.known]
-        self._known_sizes = [len(values) for values in first]
-        for group, size in zip(self.known, self._known_sizes, strict=True):
-            _check_size(group, size)
-        self._first = np.concatenate([np.empty(0), *first])
-        self._sides: dict[tuple[int, ...], Sides] = {}
-
-    def _values(self, group: Group, x: np.ndarray) -> np.ndarray:
-        assert group.fun is not None
-        return np.atleast_1d(np.asarray(group.fun(x), dtype=float)).reshape(-1)
-
-    @property
-    def sizes_given(self) -> tuple[int, ...] | None:
-        """The numbers of components of those evaluated with f; None where the bounds do not say it."""
-        sizes = [group.size for group in self.evaluated]
-        return None if None in sizes else tuple(size or 0 for size in sizes)
-
-    def sides(self, sizes: tuple[int, ...]) -> Sides:
-        """The rows of all constraints, for the numbers of components of those evaluated with f."""
-        if sizes not in self._sides:
-            both = zip([*self.evaluated, *self.known], [*sizes, *self._known_sizes], strict=True)
-            parts = [[np.broadcast_to(side, n) for side in (group.lower, group.upper)] for group, n in both]
-            none = np.empty(0)
-            self._sides[sizes] = Sides(
-                np.concatenate([none, *(p[0] for p in parts)]), np.concatenate([none, *(p[1] for p in parts)])
-            )
-        return self._sides[sizes]
-
-    def order(self, sizes: tuple[int, ...]) -> list[int]:
-        """The columns in the order in which the constraints were given."""
-        both = [*zip(self.evaluated, sizes, strict=True), *zip(self.known, self._known_sizes, strict=True)]
-        starts = np.cumsum([0, *(size for _, size in both)])
-        at = {id(group): range(starts[i], starts[i + 1]) for i, (group, _) in enumerate(both)}
-        return [column for group in self.groups for column in at[id(group)]]
-
-    def kept(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """Whether each component is of a known constraint with ``keep_feasible``, shape ``m``."""
-        flags = [False] * sum(sizes)
-        for group, size in zip(self.known, self._known_sizes, strict=True):
-            flags += [group.keep_feasible] * size
-        return np.array(flags, dtype=bool)
-
-    def known_values(self, X: np.ndarray) -> np.ndarray:
-        """The known constraints at points, ``q x d`` to ``q x k``."""
-        if not self.known:
-            return np.empty((len(X), 0))
-        return np.array([np.concatenate([self._values(group, x) for group in self.known]) for x in X]).reshape(
-            len(X), -1
-        )
-
-    def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """The size of each constraint's numbers, shape ``m``: of its bounds, and of its value at x0 if it is known.
-
-        It is 1 where these are all 0.
-        """
-        values = np.concatenate([np.zeros(sum(sizes)), self._first])
-        sides = self.sides(sizes)
-        parts = [values, *(np.where(np.isfinite(side), side, 0.0) for side in (sides.lower, sides.upper))]
-        largest: np.ndarray = np.abs(parts).max(axis=0)
-        return np.where(largest > 0.0, largest, 1.0)
-
-    def known_jacobian(self, x: np.ndarray, unit: np.ndarray, upper: np.ndarray) -> np.ndarray:
-        """The known constraints' derivatives, ``k x d``.
-
-        Args:
-            x: the point, shape ``d``.
-            unit: the length of a change that matters in each coordinate, shape ``d``.
-            upper: the upper bounds, which the points of differences do not exceed, shape ``d``.
-        """
-        parts = [np.empty((0, len(x)))]
-        for group in self.known:
-            if group.jac is not None:
-                parts.append(_dense(group.jac(x)))
-            else:
-                step = STEP * np.maximum(unit, np.abs(x))
-                step = np.where(x + step > upper, -step, step)
-                parts.append(np.atleast_2d(approx_fprime(x, lambda p, g=group: self._values(g, p), step)))
-        return np.concatenate(parts)
-
-    def parse(self, values: Any, count: int, sizes: tuple[int, ...] | None) -> tuple[Tensor, tuple[int, ...] | None]:
-        """The values of q queries as rows (f, c), ``q x 1 + m``, NaN where a value is not finite; and the sizes.
-
-        Args:
-            values: for each query ``(f, c)``, ``(f, c of each constraint ...)``, the numbers f, c₁, … in one row, or
-                NaN for a failed query.
-            count: q.
-            sizes: the numbers of components, where they are known.
-
-        Raises:
-            InvalidValueError: for values of another form or number.
-        """
-        values = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
-        if not isinstance(values, list | tuple) or len(values) != count:
-            raise InvalidValueError(f"values must be {count} rows (f, c), one for each point")
-        parsed: list[list[list[float]] | None] = []
-        for value in values:
-            parts = self._parts(value, sizes)
-            if parts is not None:
-                found = tuple(len(part) for part in parts[1:])
-                for group, size in zip(self.evaluated, found, strict=True):
-                    _check_size(group, size)
-                if sizes is not None and found != sizes:
-                    raise InvalidValueError(f"the constraints have {found} components, before they had {sizes}")
-                sizes = found
-            parsed.append(parts)
-        width = 1 + sum(sizes or ())
-        rows = [[math.nan] * width if parts is None else [v for part in parts for v in part] for parts in parsed]
-        tensor = torch.tensor(rows, dtype=torch.float64).reshape(count, width)
-        return torch.where(torch.isfinite(tensor), tensor, torch.nan), sizes
-
-    def _parts(self, value: Any, sizes: tuple[int, ...] | None) -> list[list[float]] | None:
-        """f and the values of each constraint; None for a failed query of which nothing is known."""
-        parts = [_floats(value)] if not isinstance(value, list | tuple) else [_floats(part) for part in value]
-        sizes = self.sizes_given if sizes is None else sizes
-        flat = [v for part in parts for v in part]
-        if not any(map(math.isfinite, flat)):
-            return None
-        if len(parts) == 1 + len(self.evaluated) and len(parts[0]) == 1:
-            if sizes is None:
-                return parts
-            wide = [
-                part * n if len(part) == 1 and math.isnan(part[0]) else part
-                for part, n in zip(parts[1:], sizes, strict=True)
-            ]
-            return [parts[0], *wide]
-        if len(self.evaluated) == 1:
-            sizes = (len(flat) - 1,)
-        if sizes is None or len(flat) != 1 + sum(sizes):
-            raise InvalidValueError(
-                f"a query gives f and the values of each of {len(self.evaluated)} constraints, got {value!r:.80}"
-            )
-        bounds = np.cumsum([0, 1, *sizes])
-        return [flat[low:high] for low, high in pairwise(bounds)]
-
-
-def _dense(matrix: Any) -> np.ndarray:
+def as_matrix(matrix: Any) -> np.ndarray:
     """A matrix, sparse or not, as an array of two dimensions."""
     return np.atleast_2d(np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float))
 
 
-def _check_size(group: Group, size: int) -> None:
+def check_size(group: Group, size: int) -> None:
+    """Raises ``InvalidValueError`` if a constraint's bounds are not for as many values."""
     if len(group.lower) not in (1, size):
         raise InvalidValueError(f"a constraint gave {size} values, and its bounds are {len(group.lower)}")
 
 
-def _floats(part: Any) -> list[float]:
+def as_numbers(part: Any) -> list[float]:
     """The numbers of a part, NaN for None."""
     if part is None:
         return [math.nan]
@@ -408,7 +210,7 @@ class ConstrainedObjective:
     def __call__(self, x: Any) -> list[Any]:
         """A list of rows [f, c of the first constraint, …], one for each point."""
         points = list(x) if self.batched else [x]
-        parts = [[None if g.fun is None else _floats(g.fun(p)) for g in self.groups] for p in points]
+        parts = [[None if g.fun is None else as_numbers(g.fun(p)) for g in self.groups] for p in points]
         allowed = [
             not any(g.keep_feasible and not g.violation(c) <= 0.0 for g, c in zip(self.groups, row, strict=True) if c)
             for row in parts
@@ -426,13 +228,13 @@ class ConstrainedObjective:
     def _row(self, value: Any, parts: list[Any]) -> list[Any]:
         if None not in parts:
             return [_one(value), *parts]
-        flat = [v for part in value for v in _floats(part)] if isinstance(value, list | tuple) else _floats(value)
+        flat = [v for part in value for v in as_numbers(part)] if isinstance(value, list | tuple) else as_numbers(value)
         returned = flat[1:] or [math.nan]
         return [flat[0], *(returned if part is None else part for part in parts)]
 
 
 def _one(value: Any) -> float:
-    found = _floats(value)
+    found = as_numbers(value)
     if len(found) != 1:
         raise InvalidValueError(f"the objective must give one number, got {len(found)}")
     return found[0]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.core.constraints import ConstraintSet
+from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.record import Record
 
 FEASIBILITY_TOL = 1e-6
@@ -93,6 +93,15 @@ class Feasibility:
         new = replace(new, scales=torch.from_numpy(scales), violations=(*self.violations, *worst.tolist(), *none))
         return rows, totals, new
 
+    def relative(self, known: ConstraintSet, c: np.ndarray) -> np.ndarray:
+        """The largest relative violation of values c, ``... x m``."""
+        assert self.sizes is not None and self.scales is not None
+        scales = self.scales.numpy()
+        worst: np.ndarray = (known.sides(self.sizes).violations(c) / np.where(scales > 0.0, scales, 1.0)).max(
+            axis=-1, initial=0.0
+        )
+        return worst
+
     def described(
         self,
         result: dict[str, Any],
@@ -100,33 +109,42 @@ class Feasibility:
         record: Record,
         multipliers: np.ndarray | None,
         tolerance: float,
+        expected: np.ndarray | None,
     ) -> dict[str, Any]:
-        """A result with the entries that are about constraints; see ``Result``."""
+        """A result with the entries that are about constraints; see ``Result``.
+
+        Args:
+            result: the result.
+            known: the constraints.
+            record: the record of the run.
+            multipliers: of each component, shape ``m``; None: not known.
+            tolerance: the largest relative violation of a feasible query.
+            expected: the constraints' posterior means at the result's x, shape ``m``; None: x is a query as observed.
+        """
         if len(self.violations) == len(record.places):
             order = sorted(range(len(record.places)), key=record.places.__getitem__)
             result["history"].maxcv = torch.tensor(self.violations, dtype=torch.float64)[order]
-        c = self.c if self.best_c is None else self.best_c
-        if self.sizes is None or c is None or self.scales is None:
+        told = self.c if self.best_c is None else self.best_c
+        if self.sizes is None or told is None or self.scales is None:
             return result | {"constr_violation": math.inf, "maxcv": math.inf}
-        if self.best_c is None:
+        c = told.numpy() if expected is None else expected
+        least = self.least if expected is None else float(self.relative(known, c))
+        if self.best_c is None if expected is None else least > tolerance:
             result["success"] = False
             result["message"] += (
                 f" No query is feasible to feasibility_tol={tolerance:g}: x is the one of the least violation, "
-                f"{self.least:.2g} of a constraint's first distance from its bound."
+                f"{least:.2g} of a constraint's first distance from its bound."
             )
         sides, columns = known.sides(self.sizes), known.order(self.sizes)
-        away = np.minimum(*(np.abs(c.numpy() - side) for side in (sides.lower, sides.upper)))
+        away = np.minimum(*(np.abs(c - side) for side in (sides.lower, sides.upper)))
         found = np.full(len(c), math.nan) if multipliers is None else multipliers
-        active = (
-            (away <= tolerance * self.scales.numpy())
-            | (sides.violations(c.numpy()) > 0.0)
-            | (np.nan_to_num(found) != 0.0)
-        )
-        worst = float(sides.violations(c.numpy()).max(initial=0.0))
+        violations = sides.violations(c)
+        active = (away <= tolerance * self.scales.numpy()) | (violations > 0.0) | (np.nan_to_num(found) != 0.0)
+        worst = float(violations.max(initial=0.0))
         return result | {
             "constr_violation": worst,
             "maxcv": worst,
-            "constr": c[columns],
+            "constr": torch.from_numpy(c)[columns],
             "multipliers": torch.from_numpy(found)[columns],
             "active": torch.from_numpy(active)[columns],
         }

@@ -64,6 +64,7 @@ from optimizers.core.bounds import Domain
 from optimizers.core.history import DataAtHand
 from optimizers.core.options import ProxLike, option_names, prox_description
 from optimizers.core.record import Record
+from optimizers.core.result import Estimate
 from optimizers.core.state import load_fields, save_fields
 from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
@@ -140,8 +141,8 @@ class MethodTools(ABC):
         """Points in search coordinates, ``q x d``, moved to where the method may evaluate f."""
         return points
 
-    def _multipliers(self) -> np.ndarray | None:
-        """The multiplier of each component of a method's constraints, shape ``m``; None: not known."""
+    def _multipliers(self, x: Tensor) -> np.ndarray | None:
+        """The multiplier of each component of a method's constraints at x, shape ``m``; None: not known."""
         return None
 
     def _state(self) -> dict[str, Any]:
@@ -151,11 +152,8 @@ class MethodTools(ABC):
         if self.state is not None:
             self.state = load_fields(self.state, state, self._x.device)
 
-    def _estimate(self) -> tuple[Tensor, float, float] | None:
-        """For noisy values the queried point of least posterior mean of f + ψ, that mean and its standard deviation.
-
-        The point is in search coordinates, shape ``d``. None, the default, stands for the best query.
-        """
+    def _estimate(self) -> Estimate | None:
+        """For noisy values the query of least posterior mean, in search coordinates; None: the best query."""
         return None
 
     @property

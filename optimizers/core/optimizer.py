@@ -15,7 +15,7 @@ from torch import Tensor
 from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, check_within, parse_box
-from optimizers.core.constraints import ConstraintSet
+from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.feasibility import Feasibility
 from optimizers.core.history import (
     DataAtHand,
@@ -464,12 +464,12 @@ class Optimizer(MethodTools):
         ending = describe(reason, record, **limits, follows_estimates=self._must_move)
         best = self.intermediate_result()
         found = {"fun_std": 0.0, "best_x": best.x, "best_fun": best.fun}
-        # With constraints x stays a query, whose constraints are known.
-        if self._feasibility is None and (estimate := self._estimate()) is not None:
-            found |= {"x": self._to_user(estimate[0]), "fun": estimate[1], "fun_std": estimate[2]}
+        if (estimate := self._estimate()) is not None:
+            found |= {"x": self._to_user(estimate.x), "fun": estimate.fun, "fun_std": estimate.fun_std}
         found = best | found | ending | {"history": history}
         if self._feasibility is not None and self.constraint_set is not None:
-            told = self.constraint_set, record, self._multipliers(), self.feasibility_tol
+            c = None if estimate is None else estimate.constr
+            told = self.constraint_set, record, self._multipliers(found["x"]), self.feasibility_tol, c
             found = self._feasibility.described(found, *told)
         return Result(found)
 

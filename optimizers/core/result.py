@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+class Estimate(NamedTuple):
+    """A query and what a model says of it.
+
+    Attributes:
+        x: the query, shape ``d``.
+        fun: the posterior mean of f + ψ there.
+        fun_std: its standard deviation.
+        constr: the posterior means of the constraints, shape ``m``; None without constraints.
+    """
+
+    x: Tensor
+    fun: float
+    fun_std: float
+    constr: np.ndarray | None = None
+
+
 class Result(OptimizeResult):
     """The result of a run, or of the run so far: scipy's ``OptimizeResult`` with printing, plotting and saving.
 
@@ -30,7 +46,8 @@ class Result(OptimizeResult):
     ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``TuRBO`` with ``noisy=True``, and for
     ``SurrogateTrustRegion`` also if it has detected noise. In every other run ``x`` and ``fun`` are the best query and
     its value, and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use the values
-    as told.
+    as told. With constraints ``x`` is the query of least posterior mean among those whose constraints are satisfied in
+    the posterior mean, and ``constr``, ``maxcv`` and ``success`` refer to these means.
 
     Attributes:
         x: the best point, shape ``d``, or for noisy values that of least posterior mean; x0 before the first success.

@@ -26,7 +26,7 @@ from scipy.optimize import minimize, nnls
 
 from optimizers.subproblems.region import Region
 
-ITERATIONS, PRECISION = 40, 1e-8
+ITERATIONS, PRECISION = 40, 1e-7
 """The most iterations of the quadratic programming, and the relative decrease at which it ends."""
 
 FLATTEST = 0.01

@@ -63,6 +63,7 @@ class ColumnsModel:
 
     Attributes:
         deviations: σ of each function, shape ``m``.
+        noise: s².
         pin_offsets: the posterior means of the functions at the pin less the values observed there, shape ``m``.
     """
 
@@ -71,8 +72,8 @@ class ColumnsModel:
         white = given.white(Y)
         alpha = torch.linalg.solve_triangular(given.factor.mT, white, upper=True) / given.deviations[:, None]
         self.deviations = white.square().mean(0).sqrt().numpy()
-        self._given, self._alpha, self._prior = given, alpha.numpy(), prior
-        self._U, self._a, self._noise = given.U.numpy(), given.params.amplitude, noise
+        self._given, self._alpha, self._prior, self.noise = given, alpha.numpy(), prior, noise
+        self._U, self._a = given.U.numpy(), given.params.amplitude
         self._squares = (self._U**2).sum(1)
         self._lost = self._matern(np.sqrt(self._squares))
         self._sums, self._shared = self._alpha.sum(0), 2.0 * prior.shared * prior.linear * self._alpha.T @ self._squares
@@ -112,9 +113,9 @@ class ColumnsModel:
         prior, a = self._prior, self._a
         square, r = float(v @ v), math.sqrt(v @ v)
         _, factor, decay, at_pin = self._slopes(v)
-        cross = self._covariances(v) + self._noise
+        cross = self._covariances(v) + self.noise
         own = prior.linear * square * (1.0 + prior.shared * square) + 0.5 * prior.quadratic * square**2
-        own += 2.0 * a * (1.0 - float(self._matern(np.array(r)))) + self._noise
+        own += 2.0 * a * (1.0 - float(self._matern(np.array(r)))) + self.noise
         slope = 2.0 * (prior.linear * (1.0 + 2.0 * prior.shared * square) + prior.quadratic * square + a * at_pin) * v
         white = self._given.white(torch.from_numpy(cross)[:, None])
         solved = torch.linalg.solve_triangular(self._given.factor.mT, white, upper=True)[:, 0] / self._given.deviations

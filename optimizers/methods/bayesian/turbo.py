@@ -15,6 +15,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_boolean, check_integer, optional, positive_integer
+from optimizers.core.result import Estimate
 from optimizers.designs import sobol
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
 from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
@@ -194,7 +195,7 @@ class TuRBO(Optimizer):
         gp = fitted[1]
         return gp, X[int((gp.mean(X) if self.noisy else y).argmin())]
 
-    def _estimate(self) -> tuple[Tensor, float, float] | None:
+    def _estimate(self) -> Estimate | None:
         found = []
         for region in self.state.regions if self.noisy else ():
             X, y = self._data(region)
@@ -202,7 +203,7 @@ class TuRBO(Optimizer):
                 gp, _ = self._model(region)
                 least = int((means := gp.mean(X)).argmin())
                 point = self.state.data.points[self.state.owner == region.number][least]
-                found.append((point, float(means[least]), float(gp.std(X[least][None])[0])))
+                found.append(Estimate(point, float(means[least]), float(gp.std(X[least][None])[0])))
         return min(found, key=itemgetter(1), default=None)
 
     def _thompson(self, count: int, slots: Sequence[int]) -> tuple[Tensor, list[int]]:

@@ -8,33 +8,29 @@ constraint g ≤ 0 is divided by its slope, so that a violation is a distance an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.core.constraints import ConstraintSet, Sides
+from optimizers.core.constraint_set import ConstraintSet, Sides
 from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.constrained_model import ConstrainedModel
 from optimizers.methods.trust_region.region_model import RegionModel
-from optimizers.methods.trust_region.rules import ConstraintRule, GeometryRule
+from optimizers.methods.trust_region.rules import ConstraintRule
 from optimizers.methods.trust_region.state import ConstraintData, TrustRegionState
-from optimizers.subproblems.elastic import BINDING, Slopes, Values, minimize_elastic, multipliers, violation
-from optimizers.subproblems.region import Region
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.pinned.columns import ColumnsModel, PinnedColumns
-from surrogates.pinned.engine import Conditioned, PinnedModel
-from surrogates.pinned.prior import PinnedPrior
+from surrogates.pinned.engine import Conditioned, PinnedData, ShapeSearch
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 SLIGHT = 1e-12
 """A violation of a constraint with ``keep_feasible`` up to this share of the constraint's numbers is rounding."""
 
 HALVINGS = 40
 """The halvings of a segment between a point that keeps such constraints and one that does not."""
-
-GRAINS = 1e-15
-"""A predicted decrease under this share of the largest difference of values is a rounding error."""
 
 
 class ConstraintModels:
@@ -134,12 +130,40 @@ class ConstraintModels:
         assert state.constraints is not None
         return state.constraints
 
-    def joint(self, state: TrustRegionState, U: Tensor, heights: Tensor, numbers: Tensor, center: int) -> PinnedColumns:
-        """f and the evaluated constraints as the data of one search for hyper-parameters, f half of it."""
-        Y = torch.cat([heights[:, None], self._differences(state, numbers, center)], dim=1)
-        shares = torch.full((Y.shape[1],), 1.0 / max(1, Y.shape[1] - 1), dtype=torch.float64)
-        shares[0] = 1.0
-        return PinnedColumns(self._prior, U, Y, shares)
+    def fitted(
+        self,
+        state: TrustRegionState,
+        f: PinnedData,
+        search: ShapeSearch,
+        start: Hyperparameters | None,
+        noisy: bool | None,
+        numbers: Tensor,
+        center: int,
+    ) -> Hyperparameters:
+        """Fits the hyper-parameters of f, which the constraints share, or have their own beside.
+
+        In the likelihood of shared ones f counts as much as all constraints together.
+
+        Args:
+            state: the state, whose ``own`` changes.
+            f: f at the queries.
+            search: the search.
+            start: the hyper-parameters to begin with, or None.
+            noisy: whether values have noise; None: the evidence decides.
+            numbers: the queries' numbers.
+            center: the center's number.
+        """
+        Y, data = self._differences(state, numbers, center), self._data(state)
+        m, one = Y.shape[1], torch.ones(1, dtype=torch.float64)
+        if not self.rule.own:
+            shares = torch.cat([one, one.expand(m) / max(1, m)])
+            joint = PinnedColumns(self._prior, f.U, torch.cat([f.y[:, None], Y], dim=1), shares)
+            return search.fitted(joint, start, noisy)
+        old = [None if start is None else Hyperparameters(*row) for row in data.own.tolist()] or [None] * m
+        parts = [PinnedColumns(self._prior, f.U, y, one) for y in Y.mT[..., None]]
+        found = [search.fitted(part, params, noisy) for part, params in zip(parts, old, strict=True)]
+        data.own = torch.tensor([[p.amplitude, p.noise] for p in found], dtype=torch.float64).reshape(m, 2)
+        return search.fitted(f, start, noisy)
 
     def _differences(self, state: TrustRegionState, numbers: Tensor, center: int) -> Tensor:
         data = self._data(state)
@@ -165,39 +189,39 @@ class ConstraintModels:
         """
         data, at = self._data(state), state.data.points[center]
         Y = torch.cat([heights[:, None], self._differences(state, numbers, center)], dim=1)
-        everything = np.arange(Y.shape[1])
-        parts = [(everything, ColumnsModel(f.pinned.given, Y))]
-        if bool(self._near(data, at, state.data.points[numbers]).any()):
-            parts = self._with_partial(data, f.pinned, f.map, Y, at, data.values[center], state.data.points[numbers])
-        return ConstrainedModel(self, f, data, parts, at, data.values[center].numpy())
+        parts = self._parts(data, f, Y, at, data.values[center], state.data.points[numbers])
+        return ConstrainedModel(self.known, self.box, self.rule, f, data, parts, at, data.values[center].numpy())
 
-    def _near(self, data: ConstraintData, at: Tensor, points: Tensor) -> Tensor:
-        """Which of the failed queries with some values are as near to a center as a model's queries, shape ``p``."""
-        lengths = torch.linalg.vector_norm(data.partial - at, dim=1)
-        return (lengths > 0.0) & (lengths <= torch.linalg.vector_norm(points - at, dim=1).max())
-
-    def _with_partial(
-        self, data: ConstraintData, pinned: PinnedModel, map: Tensor, Y: Tensor, at: Tensor, c: Tensor, points: Tensor
+    def _parts(
+        self, data: ConstraintData, f: RegionModel, Y: Tensor, at: Tensor, c: Tensor, points: Tensor
     ) -> list[tuple[np.ndarray, ColumnsModel]]:
-        """The models by columns: those with the same failed queries that gave them share a factor."""
-        rows, evaluated = data.partial - at, sum(data.sizes)
-        near = self._near(data, at, points)
-        known = data.partial_values[near][:, : 1 + evaluated]
-        finite = torch.isfinite(known)
+        """The models by columns: those of the same hyper-parameters and queries share a factor.
+
+        Failed queries that gave some values count where they are as near to the center as the model's queries.
+        """
+        evaluated, pinned = sum(data.sizes), f.pinned
+        lengths = torch.linalg.vector_norm(data.partial - at, dim=1)
+        near = (lengths > 0.0) & (lengths <= torch.linalg.vector_norm(points - at, dim=1).max())
+        partial, V = data.partial_values[near][:, : 1 + evaluated], (data.partial - at)[near] @ f.map[:, :-1].mT
+        finite = torch.isfinite(partial)
         finite[:, 0] = False  # f of a query that failed is not used
-        V, parts = rows[near] @ map[:, :-1].mT, []
-        for mask in torch.unique(finite, dim=1).mT:
-            columns = (finite == mask[:, None]).all(dim=0).nonzero().flatten()
-            offset = torch.cat([torch.zeros(1, dtype=torch.float64), c[:evaluated]])[columns]
-            more = known[mask][:, columns] - offset
-            values = torch.cat([Y[:, columns], more])
-            given = pinned.given
-            if bool(mask.any()):
-                try:
-                    given = Conditioned.on(given.prior, torch.cat([given.U, V[mask]]), given.params)
-                except NotPositiveDefiniteError:
-                    values = Y[:, columns]
-            parts.append((columns.numpy(), ColumnsModel(given, values)))
+        more = partial - torch.cat([torch.zeros(1, dtype=torch.float64), c[:evaluated]])
+        own = [Hyperparameters(*row) for row in data.own.tolist()] if self.rule.own else [pinned.params] * evaluated
+        groups: dict[tuple[Hyperparameters, tuple[bool, ...]], list[int]] = {}
+        for j, params in enumerate([pinned.params, *own]):
+            groups.setdefault((params, tuple(finite[:, j].tolist())), []).append(j)
+        parts = []
+        for (params, known), columns in groups.items():
+            given, mask, values = pinned.given, torch.tensor(known, dtype=torch.bool), Y[:, columns]
+            try:
+                if any(known):
+                    given = Conditioned.on(given.prior, torch.cat([given.U, V[mask]]), params)
+                    values = torch.cat([values, more[mask][:, columns]])
+                elif params != given.params:
+                    given = Conditioned.on(given.prior, given.U, params, pinned.data.parts)
+            except NotPositiveDefiniteError:
+                pass  # the factor of f is used
+            parts.append((np.array(columns), ColumnsModel(given, values)))
         return parts
 
     def pulled(self, center: Tensor, points: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -233,214 +257,3 @@ class ConstraintModels:
         violations = self.known.sides(of).violations(c)
         slight = violations <= SLIGHT * np.maximum(self.known.magnitudes(of), np.abs(c))
         return float(np.where(slight, 0.0, violations)[self.known.kept(of)].max(initial=0.0))
-
-
-class ConstrainedModel:
-    """The models of f and of the constraints about a center, in f's units and in units of length.
-
-    Args:
-        models: what made it.
-        f: the model of f.
-        data: the constraints' values, whose price a step changes.
-        parts: the columns of f (0) and of the evaluated constraints, each set with its model.
-        center: shape ``d_free``.
-        c: the constraints' values at the center, shape ``m``.
-    """
-
-    def __init__(
-        self,
-        models: ConstraintModels,
-        f: RegionModel,
-        data: ConstraintData,
-        parts: list[tuple[np.ndarray, ColumnsModel]],
-        center: Tensor,
-        c: np.ndarray,
-    ) -> None:
-        self._models, self._f, self._data, self._parts = models, f, data, parts
-        self._map, self._unit = f.map[:, :-1].numpy(), f.unit
-        self._center, self.sides, self.rule = center, models.sides(data), models.rule
-        self._evaluated = sum(data.sizes)
-        self._units = data.slopes.numpy()[self.sides.columns]
-        self._c, self._deviations = c.copy(), np.zeros(1 + self._evaluated)
-        for columns, model in parts:
-            inner = columns[columns > 0] - 1
-            self._c[inner] += model.pin_offsets[columns > 0]
-            self._deviations[columns] = model.deviations
-        kept = models.known.kept(tuple(data.sizes))
-        self._hard = kept[self.sides.columns]
-        self._last: tuple[np.ndarray, float] = (np.zeros(len(center)), 0.0)
-
-    def components(self, s: np.ndarray) -> np.ndarray:
-        """The constraints expected at a step, shape ``m``."""
-        means = self._means(self._map @ s)
-        return np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
-
-    def _means(self, v: np.ndarray) -> np.ndarray:
-        means = np.empty(1 + self._evaluated)
-        for columns, model in self._parts:
-            means[columns] = model.means(v)
-        return means
-
-    def _known_values(self, s: np.ndarray) -> np.ndarray:
-        known = self._models.known
-        if not known.known:
-            return np.empty(0)
-        return known.known_values(self._models.box.user_geometry(self._center + torch.from_numpy(s))[0][None])[0]
-
-    def _known_slopes(self, s: np.ndarray) -> np.ndarray:
-        known = self._models.known
-        if not known.known:
-            return np.empty((0, len(s)))
-        x, free, unit, upper = self._models.box.user_geometry(self._center + torch.from_numpy(s))
-        slopes: np.ndarray = (known.known_jacobian(x, unit, upper) * unit)[:, free]
-        return slopes
-
-    def values(self, s: np.ndarray) -> Values:
-        """f in its units less that at the center, and the rows of the constraints in units of length."""
-        v = self._map @ s
-        means = self._means(v)
-        c = np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
-        rows = self.sides.rows(c) / self._units
-        if self.rule.deviations:
-            for inside, weights, model in self._uncertain():
-                rows[inside] += weights * model.deviation(v)[0]
-        return Values(float(self._unit * means[0]), rows)
-
-    def slopes(self, s: np.ndarray) -> Slopes:
-        """The gradients of ``values``."""
-        v = self._map @ s
-        gradients = np.empty((1 + self._evaluated, len(v)))
-        for columns, model in self._parts:
-            gradients[columns] = model.gradients(v)
-        found = gradients @ self._map
-        slopes = np.concatenate([found[1:], self._known_slopes(s)])[self.sides.columns]
-        slopes *= (self.sides.signs / self._units)[:, None]
-        if self.rule.deviations:
-            for inside, weights, model in self._uncertain():
-                slopes[inside] += weights[:, None] * (model.deviation(v)[1] @ self._map)
-        return self._unit * found[0], slopes
-
-    def _uncertain(self) -> Iterator[tuple[np.ndarray, np.ndarray, ColumnsModel]]:
-        """Yields, for each model, the rows of its inequalities, their margins in standard deviations, ``r``, and it."""
-        columns, unequal = self.sides.columns, self.sides.lower < self.sides.upper
-        for part, model in self._parts:
-            inside = np.flatnonzero(np.isin(columns + 1, part) & (columns < self._evaluated) & unequal[columns])
-            yield inside, self.rule.deviations * self._deviations[1 + columns[inside]] / self._units[inside], model
-
-    def means(self) -> np.ndarray:
-        """f in its unit and the evaluated constraints expected at the model's queries, less those at the center."""
-        n = min(len(model.means_at_data()) for _, model in self._parts)
-        at = np.empty((n, 1 + self._evaluated))
-        for columns, model in self._parts:
-            at[:, columns] = model.means_at_data()[:n]
-        return at
-
-    def merits(self, observed: Tensor) -> Tensor:
-        """The merits expected at the model's queries less that at the center, shape ``n``.
-
-        Args:
-            observed: the constraints observed there, ``n x m``, of which the known ones are exact.
-        """
-        at = self.means()
-        c = np.concatenate([self._c[: self._evaluated] + at[:, 1:], observed[:, self._evaluated :].numpy()], axis=1)
-        rows = self.sides.rows(c) / self._units
-        worst = np.maximum(rows.max(axis=1, initial=0.0), 0.0)
-        here = violation(self.sides.rows(self._c) / self._units)
-        return torch.from_numpy(self._unit * at[:, 0] + self._data.price * (worst - here))
-
-    def hessian(self) -> Tensor:
-        """The Hessian of the Lagrangian at the center for the last multipliers, in f's unit, ``d + 1 x d + 1``."""
-        weights = np.zeros(len(self.sides.lower))
-        if len(self._data.multipliers) == len(self.sides.columns):
-            np.add.at(weights, self.sides.columns, self._data.multipliers.numpy() * self.sides.signs / self._units)
-        all_weights = np.concatenate([[0.0], weights[: self._evaluated] / self._unit])
-        H = sum(model.weighted_hessian(all_weights[columns]) for columns, model in self._parts)
-        found = self._f.hessian.clone()
-        found[:-1, :-1] += torch.from_numpy(self._map.T @ H @ self._map)
-        return found
-
-    def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """A step to a low merit in a region, shape ``d``, and the merit expected there less that at the center.
-
-        Changes the price: it must exceed the sum of the multipliers, and falls when they do.
-        """
-        data, delta = self._data, region.delta
-        zero, hessian = np.zeros(len(self._center)), self.hessian()[:-1, :-1].numpy() * self._unit
-        s = self._solve(region, zero, delta, hessian)
-        length = float(np.linalg.norm(s))
-        if length < 0.5 * delta and region.half_space is None:
-            # Margins fall with the square of the length, and a smaller ball makes the solution more precise.
-            shorter = max(length, self.rule.shortest * delta)
-            s = self._solve(replace(region, delta=2.0 * shorter), s, shorter, hessian)
-            length = float(np.linalg.norm(s))
-        there, reach = self.values(s), BINDING * max(length, self.rule.shortest * delta)
-        found = multipliers(there.rows, self.slopes(s), s, region, reach)
-        if not np.isnan(found).any():
-            data.multipliers = torch.from_numpy(found)
-            # A step that ends inside of the ball and violates a constraint is what too low a price gives.
-            cheap = length < self.rule.inside * delta and violation(there.rows) > BINDING * delta
-            self._set_price(max(float(found.sum()), self.rule.dearer * data.price if cheap else 0.0))
-        fall = self.values(zero).merit(data.price) - there.merit(data.price)
-        largest = max(self._unit * float(np.abs(self.means()[:, 0]).max(initial=0.0)), 1e-300)
-        if not fall > GRAINS * largest:
-            fall = 0.0
-        self._last = s, fall
-        return torch.from_numpy(s), -fall
-
-    def multipliers(self, points: Tensor, slack: np.ndarray) -> np.ndarray:
-        """The multiplier of each constraint at the center, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 where the box is not touched.
-
-        It is at most 0 at a lower bound and at least 0 at an upper one, in units of f over those of the constraint.
-
-        Args:
-            points: the model's queries, ``n x d_free``; their distances say how near to 0 a constraint binds.
-            slack: a distance of each constraint from its bound at which it binds all the same, shape ``m``.
-        """
-        zero, box = np.zeros(len(self._center)), self._models.box
-        distances = torch.linalg.vector_norm(points - self._center, dim=1).sort().values
-        reach = BINDING * float(distances[min(len(zero), len(distances)) - 1])
-        region = Region(reach / BINDING, box.lower - self._center, box.upper - self._center)
-        near = np.maximum(reach, slack[self.sides.columns] / self._units)
-        found = multipliers(self.values(zero).rows, self.slopes(zero), zero, region, near)
-        total = np.zeros(len(self.sides.lower))
-        np.add.at(total, self.sides.columns, self.sides.signs * found / self._units)
-        return total
-
-    def _margin(self, length: float) -> np.ndarray:
-        """How far inside of each row a step of some length is to stay."""
-        data = self._data
-        if len(data.errors) != len(self.sides.lower):
-            return np.zeros(len(self.sides.columns))
-        share = self.rule.margin * min(1.0, (length / data.error_length) ** 2)
-        margin: np.ndarray = share * data.errors.numpy()[self.sides.columns] / self._units
-        equal = (self.sides.lower == self.sides.upper)[self.sides.columns]
-        return np.where(equal | self._hard, 0.0, margin)
-
-    def _solve(self, region: Region, start: np.ndarray, length: float, hessian: np.ndarray) -> np.ndarray:
-        margin = self._margin(length)
-        return minimize_elastic(self, self._data.price, region, start, margin, self._hard, hessian)
-
-    def _set_price(self, total: float) -> None:
-        data, rule = self._data, self.rule
-        if not total > 0.0:
-            return
-        data.wanted = (*data.wanted[-int(rule.kept) + 1 :], rule.above * total)
-        data.price = min(max(*data.wanted, data.prices[0]), 10.0 * data.price, data.prices[1])
-
-    def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
-        """The rule's unit vector, shape ``d``, away from the plane; None where the merit's slope is known well enough.
-
-        All functions share a covariance but for its scale, so that the merit's is f's times a number. The merit's slope
-        is along the step, and as large as its fall over its length.
-        """
-        s, fall = self._last
-        square, d, f = float(s @ s), len(s), self._f
-        slope = torch.from_numpy(s * (-fall / self._unit / square if square > 0.0 else 0.0))
-        near = np.flatnonzero(self.sides.rows(self._c) / self._units > -0.5 * region.delta)
-        near, share = near[self.sides.columns[near] < self._evaluated], 1.0
-        if len(near):
-            deviations = self._deviations[1 + self.sides.columns[near]] * self._data.price / self._units[near]
-            share += float((deviations**2).sum()) / (self._unit * max(self._deviations[0], 1e-150)) ** 2 / len(near)
-        covariance = share * f.gradient_covariance()[:d, :d]
-        e = rule.direction(self.hessian()[:d, :d], covariance, slope, region.delta)
-        return None if e is None else region.away(e)

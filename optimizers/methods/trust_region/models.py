@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from optimizers.core.result import Estimate
 from optimizers.methods.trust_region.box import FreeBox
-from optimizers.methods.trust_region.constrained import ConstrainedModel, ConstraintModels
+from optimizers.methods.trust_region.constrained import ConstraintModels
+from optimizers.methods.trust_region.constrained_model import ConstrainedModel
 from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.rules import GeometryRule, TrustRegionRules
 from optimizers.methods.trust_region.state import ConstraintData, Step, TrustRegionState
@@ -95,6 +98,12 @@ class LocalModel:
     means: Tensor
     region: RegionModel
     composite: CompositeModel | ConstrainedModel | None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the model has noise in f or in a constraint."""
+        found = self.region.pinned.params.noise > 0.0
+        return found or (isinstance(self.composite, ConstrainedModel) and self.composite.noisy)
 
     @property
     def noise_std(self) -> float:
@@ -254,8 +263,9 @@ class ModelBuilder:
             return rule.data(U / R, heights, variance, weights), metric / R
 
         def fitted(start: Hyperparameters | None, noisy: bool | None) -> Hyperparameters:
-            joint = self.constraints and self.constraints.joint(state, data.U, heights, numbers, center)
-            return rule.search.fitted(joint or data, start, noisy)
+            if self.constraints is None:
+                return rule.search.fitted(data, start, noisy)
+            return self.constraints.fitted(state, data, rule.search, start, noisy, numbers, center)
 
         data, map = scaled(fit.metric)
         params = fit.params or fitted(None, run.smoothing)
@@ -317,34 +327,48 @@ class ModelBuilder:
         value = lambda s: float(psi.value(exact(center + s)))  # noqa: E731
         return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
 
-    def least_mean(self, state: TrustRegionState, normal: Tensor) -> tuple[Tensor, float, float] | None:
+    def least_mean(
+        self, state: TrustRegionState, normal: Tensor, excess: Callable[[np.ndarray], np.ndarray]
+    ) -> Estimate | None:
         """The query of least posterior mean of f + ψ, for noisy values; None if there is none.
 
         A model counts only if its noise comes from the values, and is not mostly ripples. The query is in the window
         about the run's center, or in the window about the query of least value if its mean plus its standard deviation
-        is lower there: an earlier run may have ended at a better place.
+        is lower there: an earlier run may have ended at a better place. With constraints a query of less excess is
+        always preferred.
 
         Args:
             state: the state, which does not change.
             normal: as for ``model``.
+            excess: how far the constraints of points, ``n x m``, exceed what is tolerated, shape ``n``.
 
         Returns:
-            The point, ``1 x d_free``, the mean and the standard deviation of f there.
+            The point, ``1 x d_free``, the mean and standard deviation of f there, and the means of the constraints.
         """
-        found = []
+        found, known, gap = [], state.constraints, state.run.repeated_gap
         for center in {state.run.center_index, self.best(state)} if len(state.data.values) else ():
             copied = state.copied()
             if center != state.run.center_index:
                 copied.fit.params = None
             model = self.model(copied, center, normal)
-            if model is not None and model.noise_std <= RIPPLES * state.run.repeated_gap:
-                numbers = torch.cat([model.numbers, torch.tensor([center])])
-                noise, std = (model.region.unit * part for part in model.region.pinned.noise_posterior())
+            # Where f is exact the noise is that of the constraints.
+            if model is None or not (model.noise_std <= RIPPLES * gap or (known is not None and gap == 0.0)):
+                continue
+            numbers = torch.cat([model.numbers, torch.tensor([center])])
+            noise, std = (model.region.unit * part for part in model.region.pinned.noise_posterior())
+            c, worse = None, np.zeros(len(numbers))
+            if known is not None and isinstance(model.composite, ConstrainedModel):
+                means, c = state.data.values[numbers] - noise, model.composite.expected(known.values[model.numbers])
+                worse = excess(c)
+            else:
                 means = self.totals(state, numbers) - noise
-                means[numbers < state.data.outside] = math.inf
-                least = int(means.argmin())
-                found.append((state.data.points[numbers[least]][None], float(means[least]), float(std[least])))
-        return min(found, key=lambda estimate: estimate[1] + estimate[2], default=None)
+            outside = numbers < state.data.outside
+            means[outside], worse[outside.numpy()] = math.inf, math.inf
+            least = int(np.lexsort((means.numpy(), worse))[0])
+            point = state.data.points[numbers[least]][None]
+            estimate = Estimate(point, float(means[least]), float(std[least]), None if c is None else c[least])
+            found.append((float(worse[least]), estimate.fun + estimate.fun_std, estimate))
+        return min(found, key=itemgetter(0, 1), default=(0.0, 0.0, None))[-1]
 
     def informative_points(self, state: TrustRegionState, pending: Tensor, random: np.random.Generator) -> Tensor:
         """Finds points about the end of the planned step, the most informative about the gradient there first.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.constrained import ConstrainedModel
+from optimizers.methods.trust_region.constrained_model import ConstrainedModel
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settle_by_mean
 from optimizers.methods.trust_region.state import (
@@ -76,7 +76,7 @@ class Planner:
             if model is None:  # no other query is in the window, or the covariance is singular
                 query = self._random_query(state)
                 return self._restart(state) if models.is_evaluated(state, query.points) else query
-            if run.noisy is None and model.region.pinned.params.noise > 0.0:
+            if run.noisy is None and model.noisy:
                 return Repeat(run.center[None])
             if (plan := self._by_powell(state, model, *outcome)) is not None:
                 return plan

@@ -356,6 +356,7 @@ class ConstraintRule:
         widening: a new price that makes another query the center raises Δ to this share of the distance.
         finest: ρ is then at least this share of Δ.
         flat: the least slope of a constraint that counts, in units of the largest.
+        own: whether each constraint has hyper-parameters of its own.
     """
 
     above: float = 1.2
@@ -372,6 +373,7 @@ class ConstraintRule:
     widening: float = 0.5
     finest: float = 0.2
     flat: float = 1e-12
+    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,7 @@ class ConstraintData:
         slopes: the root mean square slope of each constraint, shape ``m``, by which violations become distances.
         errors: how far the constraints were from what was expected of the last step, shape ``m``.
         multipliers: of the rows of the constraints at the last step planned, in f's units per length.
+        own: a and s² of each evaluated constraint with hyper-parameters of its own, ``m x 2``; else empty.
         sizes: the numbers of components of the evaluated constraints; empty before they are known.
         price: ν, in f's units per length; 0 before the first values.
         prices: the least and the largest ν.
@@ -190,6 +191,7 @@ class ConstraintData:
     slopes: Tensor
     errors: Tensor
     multipliers: Tensor
+    own: Tensor
     sizes: tuple[int, ...] = ()
     price: float = 0.0
     prices: tuple[float, float] = (0.0, math.inf)

@@ -13,11 +13,13 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from optimizers.core.batch import Batch
-from optimizers.core.constraints import ConstraintSet, ConstraintsLike, parse_constraints
+from optimizers.core.constraint_set import ConstraintSet
+from optimizers.core.constraints import ConstraintsLike, parse_constraints
 from optimizers.core.feasibility import FEASIBILITY_TOL
 from optimizers.core.history import DataAtHand, reference_point
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
+from optimizers.core.result import Estimate
 from optimizers.core.state import load_fields, save_fields
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
@@ -110,6 +112,8 @@ class SurrogateTrustRegion(Optimizer):
             distance of the constraint from its bound that is not 0.
         feasibility_probability: the probability, from 0.5 to below 1, with which each evaluated inequality must hold
             under its model where a step ends. None: its posterior mean must satisfy it.
+        own_hyperparameters: whether each evaluated constraint has hyper-parameters of its own, instead of those that f
+            and all constraints share. Set it if noise or smoothness differ among them; a query then takes longer.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
 
@@ -139,6 +143,7 @@ class SurrogateTrustRegion(Optimizer):
         constraints: ConstraintsLike | None = None,
         feasibility_tol: float = FEASIBILITY_TOL,
         feasibility_probability: float | None = None,
+        own_hyperparameters: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
         groups = () if constraints is None else parse_constraints(constraints)
@@ -153,6 +158,7 @@ class SurrogateTrustRegion(Optimizer):
             raise ValueError(
                 f"feasibility_probability must be a probability from 0.5 to below 1, got {feasibility_probability!r}"
             )
+        self.own_hyperparameters = bool(own_hyperparameters)
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
         self.noise = self._variance = optional(nonnegative, "noise", noise)
@@ -192,7 +198,8 @@ class SurrogateTrustRegion(Optimizer):
         fit, constraints = self._first_fit(self.max_queries), None
         if self._models.constraints is not None:
             self._models.constraints.check_start(center)
-            constraints = ConstraintData(none, none, none[:, :1], none[0:0, 0], none[:, 0], none[:, 0])
+            empty = none[:, 0]
+            constraints = ConstraintData(none, none, none[:, :1], empty, empty, empty, scale.new_empty(0, 2))
         self.state = TrustRegionState(data, run, fit, Design(center[None]), scale, constraints=constraints)
 
     def _first_fit(self, budget: int) -> Fit:
@@ -235,12 +242,17 @@ class SurrogateTrustRegion(Optimizer):
         scale = None if self.x_scale is None else self.x_scale.tolist()
         return super()._options() | {"rules": repr(self.rules), "x_scale": scale}
 
-    def _estimate(self) -> tuple[Tensor, float, float] | None:
+    def _estimate(self) -> Estimate | None:
         if not self.state.run.noisy:
             return None
+
+        def excess(c: np.ndarray) -> np.ndarray:
+            assert self.constraint_set is not None and self._feasibility is not None
+            return np.maximum(self._feasibility.relative(self.constraint_set, c) - self.feasibility_tol, 0.0)
+
         with small_algebra(self._models.flops):
-            found = self._models.least_mean(self.state, self._planner.outside_direction())
-        return None if found is None else (self._box.whole(found[0])[0], *found[1:])
+            found = self._models.least_mean(self.state, self._planner.outside_direction(), excess)
+        return found and found._replace(x=self._box.whole(found.x)[0])
 
     # Asking.
 
@@ -361,14 +373,15 @@ class SurrogateTrustRegion(Optimizer):
         return box.whole(self._models.kept(self.state, box.part(points), box.part(self._x)))
 
     def _constraint_rule(self) -> ConstraintRule:
-        """The rule, with the standard deviations that the asked probability of feasibility needs."""
+        """The rule with the user's options; a probability of feasibility becomes standard deviations."""
+        rule = replace(self.rules.constraint, own=self.own_hyperparameters)
         if self.feasibility_probability is None:
-            return self.rules.constraint
-        return replace(self.rules.constraint, deviations=float(ndtri(self.feasibility_probability)))
+            return rule
+        return replace(rule, deviations=float(ndtri(self.feasibility_probability)))
 
-    def _multipliers(self) -> np.ndarray | None:
+    def _multipliers(self, x: Tensor) -> np.ndarray | None:
         known = self._feasibility
         if known is None or known.scales is None or not len(self.state.data.points):
             return None
-        at, slack = self._box.part(self._to_search(self.best_x)), self.feasibility_tol * known.scales.numpy()
+        at, slack = self._box.part(self._to_search(x)), self.feasibility_tol * known.scales.numpy()
         return self._models.multipliers(self.state, at, self._opening.delta, slack)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.options import check_boolean, check_choice, optional, positive_integer
+from optimizers.core.result import Estimate
 from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
 from optimizers.methods.zord.informative_batch import batch_candidates, covariance_given, most_informative_set
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
@@ -195,7 +196,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
             return math.inf
         return float(torch.minimum(x - self.domain.search_lower, self.domain.search_upper - x).min())
 
-    def _estimate(self) -> tuple[Tensor, float, float] | None:
+    def _estimate(self) -> Estimate | None:
         if (
             not self.noise
             or len(self.trajectory) < LEAST_DATA
@@ -210,7 +211,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         if self.prox is not None:
             means = means + torch.stack([torch.as_tensor(self.prox.value(x)) for x in points]).to(means)
         least = int(means.argmin())
-        return points[least], float(means[least]), float(stds[least])
+        return Estimate(points[least], float(means[least]), float(stds[least]))
 
     def model(self) -> DerivedGP:
         """The surrogate around the current iterate as a new ``DerivedGP`` in user units, e.g. for acquisitions.

@@ -6,10 +6,10 @@ import torch
 from scipy.optimize import LinearConstraint, NonlinearConstraint
 from scipy.sparse import csr_array
 
+from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.constraints import (
     CheapConstraint,
     ConstrainedObjective,
-    ConstraintSet,
     ReturnedConstraints,
     parse_constraints,
 )

@@ -32,7 +32,8 @@ def region(d, delta, side=np.inf, half_space=None):
 
 
 def solved(problem, where, price, d, m):
-    return minimize_elastic(problem, price, where, np.zeros(d), np.zeros(m), np.zeros(m, dtype=bool), np.eye(d))
+    hessian = getattr(problem, "H", np.eye(d))
+    return minimize_elastic(problem, price, where, np.zeros(d), np.zeros(m), np.zeros(m, dtype=bool), hessian)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -52,14 +53,14 @@ def test_with_a_high_price_the_step_is_the_constrained_minimum(seed):
     )
     s = solved(problem, region(d, delta, side), 100.0, d, m)
     assert violation(problem.values(s).rows) < 1e-7
-    assert problem.values(s).f == pytest.approx(known.fun, abs=1e-5)
+    assert problem.values(s).f == pytest.approx(known.fun, abs=1e-4)
     assert np.abs(s).max() <= side + 1e-15 and np.linalg.norm(s) <= delta * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_multipliers_meet_the_conditions_of_the_minimum(seed):
     d, m = 4, 3
-    problem, where = Problem(d, m, seed), region(4, 50.0)
+    problem, where = Problem(d, m, seed), region(4, 5.0)
     s = solved(problem, where, 100.0, d, m)
     found = multipliers(problem.values(s).rows, problem.slopes(s), s, where, 1e-5)
     slope, slopes = problem.slopes(s)
@@ -110,7 +111,7 @@ def test_margins_hard_constraints_and_the_plane_hold():
     problem.b = np.array([0.1, 0.1])
     normal = -torch.from_numpy(problem.g / np.linalg.norm(problem.g))
     where, margin = region(3, 1.0, half_space=HalfSpace(2.0 * normal)), np.array([0.05, 0.0])
-    s = minimize_elastic(problem, 1e-3, where, np.zeros(3), margin, np.ones(2, dtype=bool))
+    s = minimize_elastic(problem, 1e-3, where, np.zeros(3), margin, np.ones(2, dtype=bool), np.eye(3))
     rows = problem.values(s).rows
     assert rows[0] <= -0.05 + 1e-7 and rows[1] <= 1e-7
     assert 2.0 * float(normal @ torch.from_numpy(s)) <= where.half_space.allowed(1.0) + 1e-7

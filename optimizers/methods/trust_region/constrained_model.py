@@ -1,0 +1,244 @@
+"""The models of f and of a run's constraints about its center: steps to a low merit, multipliers, and directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from optimizers.core.constraint_set import ConstraintSet
+from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.region_model import RegionModel
+from optimizers.methods.trust_region.rules import ConstraintRule, GeometryRule
+from optimizers.methods.trust_region.state import ConstraintData
+from optimizers.subproblems.elastic import BINDING, Slopes, Values, minimize_elastic, multipliers, violation
+from optimizers.subproblems.region import Region
+from surrogates.pinned.columns import ColumnsModel
+
+GRAINS = 1e-15
+"""A predicted decrease under this share of the largest difference of values is a rounding error."""
+
+
+class ConstrainedModel:
+    """The models of f and of the constraints about a center, in f's units and in units of length.
+
+    Args:
+        known: the constraints.
+        box: the free variables.
+        rule: the options.
+        f: the model of f.
+        data: the constraints' values, whose price a step changes.
+        parts: the columns of f (0) and of the evaluated constraints, each set with its model.
+        center: shape ``d_free``.
+        c: the constraints' values at the center, shape ``m``.
+    """
+
+    def __init__(
+        self,
+        known: ConstraintSet,
+        box: FreeBox,
+        rule: ConstraintRule,
+        f: RegionModel,
+        data: ConstraintData,
+        parts: list[tuple[np.ndarray, ColumnsModel]],
+        center: Tensor,
+        c: np.ndarray,
+    ) -> None:
+        self._known, self._box, self.rule = known, box, rule
+        self._f, self._data, self._parts = f, data, parts
+        self._map, self._unit = f.map[:, :-1].numpy(), f.unit
+        self._center, self.sides = center, known.sides(tuple(data.sizes))
+        self._evaluated = sum(data.sizes)
+        self._units = data.slopes.numpy()[self.sides.columns]
+        self._c, self._deviations = c.copy(), np.zeros(1 + self._evaluated)
+        for columns, model in parts:
+            inner = columns[columns > 0] - 1
+            self._c[inner] += model.pin_offsets[columns > 0]
+            self._deviations[columns] = model.deviations
+        kept = known.kept(tuple(data.sizes))
+        self._hard = kept[self.sides.columns]
+        self._last: tuple[np.ndarray, float] = (np.zeros(len(center)), 0.0)
+
+    def components(self, s: np.ndarray) -> np.ndarray:
+        """The constraints expected at a step, shape ``m``."""
+        means = self._means(self._map @ s)
+        return np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
+
+    def _means(self, v: np.ndarray) -> np.ndarray:
+        means = np.empty(1 + self._evaluated)
+        for columns, model in self._parts:
+            means[columns] = model.means(v)
+        return means
+
+    def _known_values(self, s: np.ndarray) -> np.ndarray:
+        if not self._known.known:
+            return np.empty(0)
+        return self._known.known_values(self._box.user_geometry(self._center + torch.from_numpy(s))[0][None])[0]
+
+    def _known_slopes(self, s: np.ndarray) -> np.ndarray:
+        if not self._known.known:
+            return np.empty((0, len(s)))
+        x, free, unit, upper = self._box.user_geometry(self._center + torch.from_numpy(s))
+        slopes: np.ndarray = (self._known.known_jacobian(x, unit, upper) * unit)[:, free]
+        return slopes
+
+    def values(self, s: np.ndarray) -> Values:
+        """f in its units less that at the center, and the rows of the constraints in units of length."""
+        v = self._map @ s
+        means = self._means(v)
+        c = np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
+        rows = self.sides.rows(c) / self._units
+        if self.rule.deviations:
+            for inside, weights, model in self._uncertain():
+                rows[inside] += weights * model.deviation(v)[0]
+        return Values(float(self._unit * means[0]), rows)
+
+    def slopes(self, s: np.ndarray) -> Slopes:
+        """The gradients of ``values``."""
+        v = self._map @ s
+        gradients = np.empty((1 + self._evaluated, len(v)))
+        for columns, model in self._parts:
+            gradients[columns] = model.gradients(v)
+        found = gradients @ self._map
+        slopes = np.concatenate([found[1:], self._known_slopes(s)])[self.sides.columns]
+        slopes *= (self.sides.signs / self._units)[:, None]
+        if self.rule.deviations:
+            for inside, weights, model in self._uncertain():
+                slopes[inside] += weights[:, None] * (model.deviation(v)[1] @ self._map)
+        return self._unit * found[0], slopes
+
+    def _uncertain(self) -> Iterator[tuple[np.ndarray, np.ndarray, ColumnsModel]]:
+        """Yields, for each model, the rows of its inequalities, their margins in standard deviations, ``r``, and it."""
+        columns, unequal = self.sides.columns, self.sides.lower < self.sides.upper
+        for part, model in self._parts:
+            inside = np.flatnonzero(np.isin(columns + 1, part) & (columns < self._evaluated) & unequal[columns])
+            yield inside, self.rule.deviations * self._deviations[1 + columns[inside]] / self._units[inside], model
+
+    def means(self) -> np.ndarray:
+        """f in its unit and the evaluated constraints expected at the model's queries, less those at the center."""
+        n = min(len(model.means_at_data()) for _, model in self._parts)
+        at = np.empty((n, 1 + self._evaluated))
+        for columns, model in self._parts:
+            at[:, columns] = model.means_at_data()[:n]
+        return at
+
+    def merits(self, observed: Tensor) -> Tensor:
+        """The merits expected at the model's queries less that at the center, shape ``n``.
+
+        Args:
+            observed: the constraints observed there, ``n x m``, of which the known ones are exact.
+        """
+        rows = self.sides.rows(self.expected(observed)) / self._units
+        worst = rows.max(axis=1, initial=0.0)
+        return torch.from_numpy(self._unit * self.means()[:, 0] + self._data.price * (worst[:-1] - worst[-1]))
+
+    def expected(self, observed: Tensor) -> np.ndarray:
+        """The constraints expected at the model's queries and, last, at the center, ``n + 1 x m``; see ``merits``."""
+        evaluated = self._c[: self._evaluated] + self.means()[:, 1:]
+        at_queries = np.concatenate([evaluated, observed[:, self._evaluated :].numpy()], axis=1)
+        return np.vstack([at_queries, self._c])
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a model has noise."""
+        return any(model.noise > 0.0 for _, model in self._parts)
+
+    def hessian(self) -> Tensor:
+        """The Hessian of the Lagrangian at the center for the last multipliers, in f's unit, ``d + 1 x d + 1``."""
+        weights = np.zeros(len(self.sides.lower))
+        if len(self._data.multipliers) == len(self.sides.columns):
+            np.add.at(weights, self.sides.columns, self._data.multipliers.numpy() * self.sides.signs / self._units)
+        all_weights = np.concatenate([[0.0], weights[: self._evaluated] / self._unit])
+        H = sum(model.weighted_hessian(all_weights[columns]) for columns, model in self._parts)
+        found = self._f.hessian.clone()
+        found[:-1, :-1] += torch.from_numpy(self._map.T @ H @ self._map)
+        return found
+
+    def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
+        """A step to a low merit in a region, shape ``d``, and the merit expected there less that at the center.
+
+        Changes the price: it must exceed the sum of the multipliers, and falls when they do.
+        """
+        data, delta = self._data, region.delta
+        zero, hessian = np.zeros(len(self._center)), self.hessian()[:-1, :-1].numpy() * self._unit
+        s = self._solve(region, zero, delta, hessian)
+        length = float(np.linalg.norm(s))
+        if length < 0.5 * delta and region.half_space is None:
+            # Margins fall with the square of the length, and a smaller ball makes the solution more precise.
+            shorter = max(length, self.rule.shortest * delta)
+            s = self._solve(replace(region, delta=2.0 * shorter), s, shorter, hessian)
+            length = float(np.linalg.norm(s))
+        there, reach = self.values(s), BINDING * max(length, self.rule.shortest * delta)
+        found = multipliers(there.rows, self.slopes(s), s, region, reach)
+        if not np.isnan(found).any():
+            data.multipliers = torch.from_numpy(found)
+            # A step that ends inside of the ball and violates a constraint is what too low a price gives.
+            cheap = length < self.rule.inside * delta and violation(there.rows) > BINDING * delta
+            self._set_price(max(float(found.sum()), self.rule.dearer * data.price if cheap else 0.0))
+        fall = self.values(zero).merit(data.price) - there.merit(data.price)
+        largest = max(self._unit * float(np.abs(self.means()[:, 0]).max(initial=0.0)), 1e-300)
+        if not fall > GRAINS * largest:
+            fall = 0.0
+        self._last = s, fall
+        return torch.from_numpy(s), -fall
+
+    def multipliers(self, points: Tensor, slack: np.ndarray) -> np.ndarray:
+        """The multiplier of each constraint at the center, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 where the box is not touched.
+
+        It is at most 0 at a lower bound and at least 0 at an upper one, in units of f over those of the constraint.
+
+        Args:
+            points: the model's queries, ``n x d_free``; their distances say how near to 0 a constraint binds.
+            slack: a distance of each constraint from its bound at which it binds all the same, shape ``m``.
+        """
+        zero, box = np.zeros(len(self._center)), self._box
+        distances = torch.linalg.vector_norm(points - self._center, dim=1).sort().values
+        reach = BINDING * float(distances[min(len(zero), len(distances)) - 1])
+        region = Region(reach / BINDING, box.lower - self._center, box.upper - self._center)
+        near = np.maximum(reach, slack[self.sides.columns] / self._units)
+        found = multipliers(self.values(zero).rows, self.slopes(zero), zero, region, near)
+        total = np.zeros(len(self.sides.lower))
+        np.add.at(total, self.sides.columns, self.sides.signs * found / self._units)
+        return total
+
+    def _margin(self, length: float) -> np.ndarray:
+        """How far inside of each row a step of some length is to stay."""
+        data = self._data
+        if len(data.errors) != len(self.sides.lower):
+            return np.zeros(len(self.sides.columns))
+        share = self.rule.margin * min(1.0, (length / data.error_length) ** 2)
+        margin: np.ndarray = share * data.errors.numpy()[self.sides.columns] / self._units
+        equal = (self.sides.lower == self.sides.upper)[self.sides.columns]
+        return np.where(equal | self._hard, 0.0, margin)
+
+    def _solve(self, region: Region, start: np.ndarray, length: float, hessian: np.ndarray) -> np.ndarray:
+        margin = self._margin(length)
+        return minimize_elastic(self, self._data.price, region, start, margin, self._hard, hessian)
+
+    def _set_price(self, total: float) -> None:
+        data, rule = self._data, self.rule
+        if not total > 0.0:
+            return
+        data.wanted = (*data.wanted[-int(rule.kept) + 1 :], rule.above * total)
+        data.price = min(max(*data.wanted, data.prices[0]), 10.0 * data.price, data.prices[1])
+
+    def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
+        """The rule's unit vector, shape ``d``, away from the plane; None where the merit's slope is known well enough.
+
+        All functions share a covariance but for its scale, so that the merit's is f's times a number. The merit's slope
+        is along the step, and as large as its fall over its length.
+        """
+        s, fall = self._last
+        square, d, f = float(s @ s), len(s), self._f
+        slope = torch.from_numpy(s * (-fall / self._unit / square if square > 0.0 else 0.0))
+        near = np.flatnonzero(self.sides.rows(self._c) / self._units > -0.5 * region.delta)
+        near, share = near[self.sides.columns[near] < self._evaluated], 1.0
+        if len(near):
+            deviations = self._deviations[1 + self.sides.columns[near]] * self._data.price / self._units[near]
+            share += float((deviations**2).sum()) / (self._unit * max(self._deviations[0], 1e-150)) ** 2 / len(near)
+        covariance = share * f.gradient_covariance()[:d, :d]
+        e = rule.direction(self.hessian()[:d, :d], covariance, slope, region.delta)
+        return None if e is None else region.away(e)
