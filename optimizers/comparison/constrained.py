@@ -12,12 +12,11 @@ from scipy.optimize import NonlinearConstraint
 from torch import Tensor
 
 from optimizers.comparison.outside import Ended, Queries
-from optimizers.core.constraint_set import ConstraintSet
+from optimizers.core.constraint_set import ConstraintSet, Sides
 from optimizers.core.constraints import (
     CheapConstraint,
     ConstrainedObjective,
     ConstraintsLike,
-    Sides,
     parse_constraints,
 )
 from optimizers.core.feasibility import FEASIBILITY_TOL, Feasibility

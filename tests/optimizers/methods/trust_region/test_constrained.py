@@ -200,14 +200,21 @@ def test_own_hyperparameters_are_those_of_each_process_alone_and_help_where_smoo
     limits = ReturnedConstraints([-np.inf], [0.0])
     options = {"max_queries": 40, "bounds": [(-2.0, 2.0)] * 2, "constraints": limits}
 
-    def run(x0, **other):
+    def run(x0, state=None, **other):
         optimizer = SurrogateTrustRegion(x0, **options, **other)
+        if state is not None:
+            optimizer.load_state_dict(state)
         while not optimizer.stopped:
             batch = optimizer.ask()
             optimizer.tell(batch, [both(x.numpy()) for x in batch.points()])
+            if state is None and optimizer.queries == 20:
+                states.append(optimizer.state_dict())
         return optimizer
 
+    states = []
     optimizer = run([1.0, 1.0], own_hyperparameters=True)
+    resumed = run([1.0, 1.0], states[0], own_hyperparameters=True)
+    assert torch.equal(resumed.state.data.values, optimizer.state.data.values)
     state, models = optimizer.state.copied(), optimizer._models
     center = models.best(state)
     model = models.model(state, center, torch.ones(2))
@@ -215,7 +222,7 @@ def test_own_hyperparameters_are_those_of_each_process_alone_and_help_where_smoo
     alone = PinnedData.of(model.region.pinned.data.U, (c[model.numbers] - c[center])[:, 0])
     assert alone.loss(own) < alone.loss(model.region.pinned.params) - 3.0
     for s in 0.1 * np.random.default_rng(0).standard_normal((5, 2)):
-        mean = alone.model(own).mean(model.region.map[:-1, :-1] @ torch.from_numpy(s))
+        mean = alone.model(own).mean(model.region.map[:, :-1] @ torch.from_numpy(s))
         assert model.composite.components(s) == pytest.approx([float(c[center]) + mean], abs=1e-8)
 
     starts = np.random.default_rng(0).uniform(0.0, 2.0, (6, 2))
@@ -242,7 +249,7 @@ def test_a_probability_of_feasibility_keeps_noisy_steps_inside():
 
 def test_a_run_is_resumed_bitwise_from_its_state_and_from_its_journal(tmp_path):
     constraints = [DISK, LinearConstraint([[1.0, 1.0]], -1.0, 1.2)]
-    options = {"bounds": BOX, "constraints": constraints, "own_hyperparameters": True}
+    options = {"bounds": BOX, "constraints": constraints}
     whole = minimize(rosenbrock, [0.0, 0.0], max_queries=36, **options)
     for lost in (False, True):
         path = tmp_path / f"run-{lost}"
