@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike, Domain, middle
-from optimizers.core.constraints import ConstraintSet
+from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.feasibility import Feasibility
 from optimizers.core.values import numeric, parse_point, parse_values
 
