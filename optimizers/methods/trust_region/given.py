@@ -1,4 +1,4 @@
-"""What a run takes from evaluations that it did not ask for: its data, its first center and radius, and its design."""
+"""Evaluations that a run did not ask for: how it adds them to its data, and how it begins with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 REFITS = 2
 """Fits before the first step of such a run; each begins with the metric of the one before."""
 
-NEAREST = 2
+NEAREST = 4
 """The first Δ of a run that begins with evaluations is the distance of this nearest one."""
 
 
@@ -133,9 +133,12 @@ def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, cente
     if missing > 0:
         chosen = least_known(models.rules.model.prior, rows, design - run.center, missing)
         queries = torch.cat([queries, design[chosen]])
+    model = None
     for _ in range(REFITS if len(rows) else 0):
         state.fit.fitted_at = 0  # a fit is due
-        models.model(state, run.center_index, planner.outside_direction())
+        model = models.model(state, run.center_index, planner.outside_direction())
+    if run.smoothing and not run.noisy and model is not None and not planner.smooths_on(model):
+        run.smoothing, state.fit.fitted_at = False, 0
     return Design(queries, begins=False) if len(queries) else planner.next_plan(state, None, NO_STEP)
 
 

@@ -164,12 +164,18 @@ class Planner:
 
     def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
         """Queries the short step, because noise averages out; ends smoothing (None) if only ripples are left."""
-        run, rules = state.run, self.models.rules
-        early, run.model_queries = self.queries < min(rules.noise.early * self.models.box.d, self.remaining), 0
-        if run.noisy or (early and rules.noise.needs(model.region.pinned, rules.model.search)):
+        run = state.run
+        run.model_queries = 0
+        if run.noisy or self.smooths_on(model):
             return self._random_query(state) if self.models.is_evaluated(state, point) else GeometryQuery(point)
         run.smoothing, state.fit.fitted_at = False, 0
         return None
+
+    def smooths_on(self, model: LocalModel) -> bool:
+        """Whether the model goes on smoothing over ripples: early in a run, while values need its noise."""
+        rules, early = self.models.rules, self.models.rules.noise.early * self.models.box.d
+        needed = self.queries < min(early, self.remaining)
+        return needed and rules.noise.needs(model.region.pinned, rules.model.search)
 
     def _restart(self, state: TrustRegionState) -> Restart:
         """A random point, moved into ψ's domain, at which a new run begins."""
