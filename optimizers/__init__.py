@@ -14,6 +14,7 @@ from optimizers.core.history import History
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions
 from optimizers.core.result import Result
+from optimizers.core.space import Space
 from optimizers.core.stopping import StopReason
 from optimizers.designs import latin_hypercube, local_cloud, sobol
 from optimizers.directions.directions import Directions
@@ -96,6 +97,7 @@ __all__ = [
     "Ridge",
     "SearchGradient",
     "Simplex",
+    "Space",
     "StopReason",
     "SurrogateTrustRegion",
     "TuRBO",

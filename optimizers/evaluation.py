@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.constraints import ConstrainedObjective, is_success
 from optimizers.core.options import check_boolean, check_choice, check_integer
+from optimizers.core.space import handed_out
 from optimizers.core.values import InvalidValueError, parse_numbers
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,9 @@ class Evaluator:
 
     Attributes:
         fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d`` points
-            and returns q numbers. If it has a method ``evaluate_at(batch, i)``, as ``ModuleObjective`` has, that is
-            called instead.
+            and returns q numbers. Where the variables have names (``Space``), a point is a dictionary, and q points
+            are a list. If it has a method ``evaluate_at(batch, i)``, as ``ModuleObjective`` has, that is called
+            instead.
         numpy: whether points are NumPy arrays instead of tensors.
         batched: whether a batch is evaluated in one call.
         on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries`` times and
@@ -116,14 +117,14 @@ class Evaluator:
         pickled if the objective can.
         """
         if self.batched:
-            yield rows, partial(_numbers, self.fun, len(rows), self._hand_out(batch.points(rows)))
+            yield rows, partial(_numbers, self.fun, len(rows), self._hand_out(batch, batch.points(rows)))
         elif self.in_place:
             yield from (([i], partial(_numbers, self.fun.evaluate_at, 1, batch, i)) for i in rows)  # type: ignore[attr-defined]
         else:
-            yield from (([i], partial(_numbers, self.fun, 1, self._hand_out(x))) for i, x in batch.each(rows))
+            yield from (([i], partial(_numbers, self.fun, 1, self._hand_out(batch, x))) for i, x in batch.each(rows))
 
-    def _hand_out(self, points: Tensor) -> Tensor | np.ndarray:
-        return points.cpu().numpy() if self.numpy else points
+    def _hand_out(self, batch: Batch, points: Tensor) -> Any:
+        return handed_out(points, None if batch.domain is None else batch.domain.space, arrays=self.numpy)
 
     def outcome(self, call: Callable[[], list[Any]], where: str, *, first: bool = False) -> list[Any] | None:
         """The values that a call returns, NaN for failed queries; None if it raised and the policy allows that.

@@ -29,12 +29,16 @@ ELSEWHERE = {
     "args": "functools.partial binds arguments to the function",
     "disp": "use progress",
     "hess": "methods use function values only, and gradient_descent the gradient jac",
+    "integrality": "pass bounds=Space(bounds, integrality=...)",
     "in_place": "it is an option of the methods 'hiso' and 'decomfl'",
+    "log": "pass bounds=Space(bounds, log=...)",
     "maxfev": "max_queries is the budget",
     "maxfun": "max_queries is the budget",
     "maxiter": "max_queries is the budget",
     "n_jobs": "workers is the number of concurrent queries, executor is where they run",
+    "names": "pass bounds=Space(bounds, names=...)",
     "options": "pass the method's options as keyword arguments",
+    "pruner": "an evaluation runs to its end: let the function stop early and return its best estimate, or NaN",
     "rng": "seed is an integer",
     "tol": "target and stagnation end a run early",
 }
@@ -79,7 +83,8 @@ def minimize(
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
             methods on COCO's functions (``experiments/published/which-method.md``); it needs a prox with values.
         max_queries: query budget, never exceeded; failed queries and retries count.
-        bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
+        bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned. ``Space`` adds
+            integers, decades and names.
         history: evaluations made before, ``(X, y)`` or a ``History``, for methods with a model of f; see ``Optimizer``.
             They do not count against the budget, and the result may be one of them.
         constraints: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries, ``CheapConstraint``,

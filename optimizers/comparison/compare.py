@@ -19,10 +19,11 @@ from torch import Tensor
 
 from optimizers.comparison.comparison import Comparison
 from optimizers.comparison.constrained import ConstrainedQueries
-from optimizers.comparison.outside import NAMES, TAKE_CONSTRAINTS, Queries, outside_name, run_outside
+from optimizers.comparison.outside import NAMES, TAKE_CONSTRAINTS, TAKE_INTEGERS, Queries, outside_name, run_outside
 from optimizers.comparison.records import Rows, best_so_far
-from optimizers.core.bounds import BoundsLike, parse_bounds
+from optimizers.core.bounds import BoundsLike, Domain, parse_bounds
 from optimizers.core.options import nearest_name, option_names, positive_integer
+from optimizers.core.space import Space
 from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
 from optimizers.minimize import minimize
@@ -66,7 +67,8 @@ def compare(
     Args:
         fun: the objective, a function from a point to a number, as for ``minimize``. NaN, inf and exceptions are failed
             queries, but an exception in a run's first query is raised.
-        bounds: the box as for ``minimize``, or None, which requires ``starts``.
+        bounds: the box as for ``minimize``, or None, which requires ``starts``. With integers (``Space``) the methods
+            are 'trust_region', 'turbo', 'cobbo', 'gld', 'cma' and blind search.
         max_queries: the budget of each run.
         methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options: ``{"mine":
             ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. The default is every
@@ -97,7 +99,7 @@ def compare(
         raise ValueError(f"an interval needs at least two seeds, got {seeds}")
     positive_integer("jobs", jobs)
     positive_integer("max_queries", max_queries)
-    chosen = _chosen(methods, options)
+    chosen = _chosen(methods, options, bounds if isinstance(bounds, Space) else None)
     at_best = starts is None and options.get("history") is not None
     points = [None] * seeds if at_best else _starts(bounds, seeds) if starts is None else list(starts)
     if len(points) != seeds:
@@ -154,13 +156,20 @@ class _Runs:
         return least
 
     def _run_outside(self, name: str, start: Any, seed: int, own: Mapping[str, Any]) -> list[float]:
-        x0 = parse_point(start)
+        x0, domain = parse_point(start), None
         free = torch.full_like(x0, math.inf)
-        lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
+        if isinstance(self.bounds, Space):
+            x0 = self.bounds.rounded(x0)
+            domain = _domain(self.bounds)
+            lower, upper, x0 = domain.search_lower, domain.search_upper, domain.to_search(x0)
+        else:
+            lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
         numpy, batched, target, constraints = (self.options.get(name) for name in OUTSIDE_TAKES)
         numpy = not isinstance(start, Tensor) if numpy is None else numpy
         queries = Queries(self.fun, lower, upper, self.max_queries, bool(numpy), bool(batched), target)
-        values = queries.values
+        if isinstance(self.bounds, Space):  # integers of decades are rounded in user units
+            queries.integrality = torch.tensor(self.bounds.integrality & ~self.bounds.log)
+        queries.domain, values = domain, queries.values
         if constraints is not None:
             constrained = ConstrainedQueries(queries, constraints, x0, target)
             queries.target, queries.constrained, values = None, constrained, constrained.totals
@@ -169,7 +178,8 @@ class _Runs:
 
     def description(self) -> dict[str, Any]:
         """The values that determine the runs."""
-        box = (self.bounds.lb, self.bounds.ub) if isinstance(self.bounds, Bounds) else self.bounds
+        box: Any = (self.bounds.lb, self.bounds.ub) if isinstance(self.bounds, Bounds) else self.bounds
+        box = [*box, self.bounds.description()] if isinstance(self.bounds, Space) else box
         shared = {"fun": self.fun, "bounds": box, "max_queries": self.max_queries, "starts": self.starts}
         methods = {f"method {label}": method for label, method in self.methods.items()}
         options = {f"option {name}": value for name, value in self.options.items()}
@@ -197,10 +207,12 @@ def _described(value: Any) -> Any:
 
 
 def _chosen(
-    methods: Iterable[str] | Mapping[str, Method] | None, options: Mapping[str, Any]
+    methods: Iterable[str] | Mapping[str, Method] | None, options: Mapping[str, Any], space: Space | None
 ) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    integers = space is not None and bool(space.integrality.any())
     if methods is None:
         methods = [name for name in METHODS if name not in NEED_MORE]
+        methods = [name for name in methods if method_class(name).takes_integers or not integers]
         if options.get("history") is not None:
             methods = [name for name in methods if method_class(name).has_model]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
@@ -214,6 +226,10 @@ def _chosen(
             raise ValueError(
                 f"{method!r} takes no constraints: compare 'trust_region' and {', '.join(TAKE_CONSTRAINTS)}"
             )
+        if name is not None and integers and name not in TAKE_INTEGERS:
+            raise ValueError(f"{method!r} takes no integers: compare 'trust_region' and {', '.join(TAKE_INTEGERS)}")
+        if name is not None and space is not None and constrained:
+            raise ValueError(f"{method!r} takes constraints with plain bounds only, not with a Space")
         if name is None:
             if isinstance(method, str) and method not in METHODS | FORMER:
                 raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
@@ -231,6 +247,10 @@ def _options_of(method: Any) -> set[str]:
     return option_names(method_class(method)) if outside_name(method) is None else set()
 
 
+def _domain(space: Space) -> Domain:
+    return Domain.of(torch.as_tensor(space.lb), torch.as_tensor(space.ub), rescale=False, space=space)
+
+
 def _starts(bounds: BoundsLike | None, seeds: int) -> list[Tensor]:
     pairs = list(zip(bounds.lb, bounds.ub, strict=True)) if isinstance(bounds, Bounds) else bounds
     box = torch.as_tensor(np.array(pairs, dtype=float))
@@ -238,4 +258,8 @@ def _starts(bounds: BoundsLike | None, seeds: int) -> list[Tensor]:
         raise ValueError(f"without starts, bounds must be d finite pairs (lower, upper), got {bounds}")
     lower, upper = box.unbind(-1)
     unit = torch.rand(seeds, len(box), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if isinstance(bounds, Space):
+        domain = _domain(bounds)
+        lower, upper = domain.search_lower, domain.search_upper
+        return list(domain.to_user(lower + (upper - lower) * unit))
     return list(lower + (upper - lower) * unit)

@@ -15,6 +15,8 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
+from optimizers.core.bounds import Domain
+from optimizers.core.space import handed_out
 from optimizers.core.values import parse_values
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ WITHOUT_BOUNDS = ("cg", "bfgs")
 NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
 
 TAKE_CONSTRAINTS = ("cobyla", "cobyqa", "slsqp", "trust-constr", "cma", "random", "sobol")
+
+TAKE_INTEGERS = ("cma", "random", "sobol")
 
 SEARCHES = ("random", "sobol")
 """Blind search: x0, then uniform points or a scrambled Sobol' sequence."""
@@ -114,6 +118,7 @@ class Queries:
         error: the objective's exception that ended the run.
         constrained: the values at each point with those of the constraints; None without constraints.
         integrality: which variables are integers, in which points are rounded, shape ``d``; None: no variable is.
+        domain: the integers, decades and names of a ``Space``, in whose search coordinates methods work, or None.
     """
 
     fun: Callable[[Any], Any]
@@ -129,6 +134,7 @@ class Queries:
     error: BaseException | None = None
     constrained: Constrained | None = None
     integrality: Tensor | None = None
+    domain: Domain | None = None
 
     def projected(self, x: Any) -> Tensor:
         """The nearest point in the box whose integer variables are integers, shape ``d``."""
@@ -155,8 +161,9 @@ class Queries:
     def _value(self, point: Tensor) -> float:
         if not bool(point.isfinite().all()):
             return math.nan
-        given: Any = point[None] if self.batched else point
-        given = given.cpu().numpy() if self.numpy else given
+        space = None if self.domain is None else self.domain.space
+        point = point if self.domain is None else self.domain.to_user(point)
+        given = handed_out(point[None] if self.batched else point, space, arrays=self.numpy)
         try:
             found = self.fun(given)
         except Exception:

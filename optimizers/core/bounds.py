@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,9 @@ import numpy as np
 import torch
 from scipy.optimize import Bounds
 from torch import Tensor
+
+from optimizers.core.pairs import parse_pairs
+from optimizers.core.space import Space
 
 BoundsLike = Bounds | Sequence[tuple[float | None, float | None]] | np.ndarray | Tensor
 
@@ -22,14 +26,16 @@ SEARCH_WIDTH = 10.0
 class Domain:
     """A box and the coordinates in which it is searched.
 
-    A point z in search coordinates is the point x = origin + unit ∘ z in user coordinates, or x = z without a unit.
+    A point z in search coordinates is the point x = origin + unit ∘ z in user coordinates, or x = z without a unit. For
+    variables of decades this is log10 x. Integers are rounded after that.
 
     Attributes:
         lower: lower bounds in user units, shape ``d``; −inf for no bound.
         upper: upper bounds in user units, shape ``d``; inf for no bound.
-        unit: user units per search unit, shape ``d``, 1 where a variable is not rescaled; None if none is.
+        unit: user units, or decades, per search unit, shape ``d``, 1 where a variable is not rescaled; None if none is.
         confine: whether ``to_user`` projects onto the box.
         width: the width of a rescaled variable's interval in search coordinates.
+        space: the description of integers, decades and names, or None.
     """
 
     lower: Tensor
@@ -37,51 +43,100 @@ class Domain:
     unit: Tensor | None = None
     confine: bool = True
     width: float = SEARCH_WIDTH
+    space: Space | None = None
 
     @classmethod
     def of(
-        cls, lower: Tensor, upper: Tensor, *, rescale: bool, confine: bool = True, width: float = SEARCH_WIDTH
+        cls,
+        lower: Tensor,
+        upper: Tensor,
+        *,
+        rescale: bool,
+        confine: bool = True,
+        width: float = SEARCH_WIDTH,
+        space: Space | None = None,
     ) -> Domain:
         """The domain of a box; with ``rescale`` each variable with two finite bounds is searched on [0, width].
 
         A variable with equal bounds keeps its unit, and its interval in search coordinates is [0, 0]. A variable with
-        an infinite side is searched in user coordinates.
+        an infinite side is searched in user coordinates. Each value of an integer has a cell of one unit: n values are
+        searched on [0, width (n − 1)/n].
         """
-        sides = upper - lower
+        plain = cls(lower, upper, confine=confine, width=width, space=space)
+        sides = plain.search_upper - plain.search_lower
         finite = torch.isfinite(sides)
         if not rescale or not bool(finite.any()):
-            return cls(lower, upper, confine=confine)
-        unit = torch.where(finite & (sides > 0), sides / width, torch.ones_like(sides))
-        return cls(lower, upper, unit, confine, width)
+            return cls(lower, upper, confine=confine, space=space)
+        cells = sides if plain.integers is None else sides + (plain.integers & (sides > 0)).to(sides)
+        unit = torch.where(finite & (sides > 0), cells / width, torch.ones_like(sides))
+        return cls(lower, upper, unit, confine, width, space)
+
+    @cached_property
+    def integers(self) -> Tensor | None:
+        """Which variables are integers, shape ``d``; None without any."""
+        return self._mask("integrality")
+
+    @cached_property
+    def decades(self) -> Tensor | None:
+        """Which variables are searched in log10, shape ``d``; None without any."""
+        return self._mask("log")
+
+    def _mask(self, name: str) -> Tensor | None:
+        flags = None if self.space is None else np.broadcast_to(getattr(self.space, name), self.lower.shape)
+        return None if flags is None or not flags.any() else torch.tensor(flags, device=self.lower.device)
+
+    def _flat(self, x: Tensor) -> Tensor:
+        """log10 of variables of decades; x without any."""
+        return x if self.decades is None else torch.where(self.decades, x.log10(), x)
 
     @cached_property
     def origin(self) -> Tensor:
         """The user coordinates of z = 0, shape ``d``: the lower bounds of rescaled variables, and 0 for the others."""
-        return torch.where(torch.isfinite(self.upper - self.lower), self.lower, 0.0)
+        return torch.where(torch.isfinite(self.upper - self.lower), self._flat(self.lower), 0.0)
 
     @cached_property
     def search_lower(self) -> Tensor:
         """Lower bounds in search coordinates, shape ``d``."""
-        return self.lower if self.unit is None else self.lower - self.origin
+        return self._flat(self.lower) if self.unit is None else self._flat(self.lower) - self.origin
 
     @cached_property
     def search_upper(self) -> Tensor:
         """Upper bounds in search coordinates, shape ``d``."""
+        upper = self._flat(self.upper)
         if self.unit is None:
-            return self.upper
+            return upper
         wide = torch.where(self.lower == self.upper, 0.0, self.width).to(self.upper)
-        return torch.where(torch.isfinite(self.upper - self.lower), wide, self.upper)
+        if self.integers is not None:
+            wide = torch.where(self.integers, (upper - self.origin) / self.unit, wide)
+        return torch.where(torch.isfinite(self.upper - self.lower), wide, upper)
 
     def to_search(self, x: Tensor) -> Tensor:
-        """The search coordinates of points in user coordinates, shape ``... x d``."""
+        """The search coordinates of points in user coordinates, shape ``... x d``; integers are rounded."""
+        x = self._flat(x if self.space is None else self.space.rounded(x))
         return x if self.unit is None else (x - self.origin) / self.unit
 
-    def to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """The user coordinates ``start:stop`` of points whose search coordinates ``start:stop`` are z."""
+    def relaxed(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        """The user coordinates ``start:stop`` of points whose search coordinates are z, with integers not rounded."""
         part = slice(start, stop)
         if self.unit is not None:
             z = self.origin[part] + self.unit[part] * z
-        return torch.clamp(z, self.lower[part], self.upper[part]) if self.confine else z
+        return z if self.decades is None else torch.where(self.decades[part], 10.0**z, z)
+
+    def to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        """The user coordinates ``start:stop`` of points whose search coordinates ``start:stop`` are z."""
+        part, x = slice(start, stop), self.relaxed(z, start, stop)
+        x = x if self.integers is None else torch.where(self.integers[part], x.round(), x)
+        return torch.clamp(x, self.lower[part], self.upper[part]) if self.confine else x
+
+    def slopes(self, x: Tensor) -> Tensor:
+        """The derivatives of user coordinates with respect to search coordinates at a point x, shape ``d``."""
+        unit = torch.ones_like(x) if self.unit is None else self.unit
+        return unit if self.decades is None else torch.where(self.decades, unit * x * math.log(10.0), unit)
+
+    def description(self) -> list[Any]:
+        """The bounds and, where there is a space, its other properties, as plain values."""
+        sides = [self.lower.tolist(), self.upper.tolist()]
+        return sides if self.space is None else [*sides, self.space.description()]
 
     def contains(self, x: Tensor) -> Tensor:
         """Whether points in user coordinates, ``... x d``, lie in the box, shape ``...``."""
@@ -105,7 +160,7 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
 
 def parse_box(bounds: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     """The bounds of ``parse_bounds`` for a point that need not lie within them."""
-    lower, upper = _pairs(bounds, like.numel())
+    lower, upper = parse_pairs(bounds, like.numel())
     for wrong, says in (
         (np.isnan(lower), "the lower bound of coordinate {j} is NaN"),
         (np.isnan(upper), "the upper bound of coordinate {j} is NaN"),
@@ -149,38 +204,6 @@ def check_rescalable(lower: Tensor, upper: Tensor) -> None:
             f"rescale=True needs a finite box, and coordinate {j} has the bounds [{lower[j].item()}, "
             f"{upper[j].item()}]; leave it out, and each finite side is rescaled"
         )
-
-
-def _pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(bounds, Bounds):
-        sides = []
-        for name, side in (("lb", bounds.lb), ("ub", bounds.ub)):
-            array = np.asarray(side, dtype=np.float64)
-            if array.size != 1 and array.shape != (d,):
-                raise ValueError(f"bounds: Bounds.{name} has shape {array.shape}, x0 has {d} coordinates")
-            sides.append(np.broadcast_to(array.reshape(-1), (d,)).copy())
-        return sides[0], sides[1]
-    if isinstance(bounds, Tensor):
-        bounds = bounds.detach().cpu().numpy()
-    if isinstance(bounds, str) or not isinstance(bounds, Sequence | np.ndarray):
-        raise TypeError(
-            f"bounds must be scipy.optimize.Bounds or {d} pairs (lower, upper), got {type(bounds).__name__}"
-        )
-    shape = np.shape(bounds) if isinstance(bounds, np.ndarray) else None
-    if shape is not None and shape != (d, 2):
-        hint = "; pass the transpose of BoTorch's 2 x d" if shape == (2, d) else ""
-        raise ValueError(f"bounds must have shape ({d}, 2), a pair for each coordinate, got {shape}{hint}")
-    if len(bounds) != d:
-        raise ValueError(f"bounds must be {d} pairs (lower, upper), one for each coordinate, got {len(bounds)}")
-    lower, upper = np.empty(d), np.empty(d)
-    for j, pair in enumerate(bounds):
-        try:
-            low, high = pair
-            lower[j] = -np.inf if low is None else float(low)
-            upper[j] = np.inf if high is None else float(high)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"bounds: entry {j} must be a pair (lower, upper), got {pair!r}") from error
-    return lower, upper
 
 
 def _hint(lower: np.ndarray, upper: np.ndarray, x0: np.ndarray) -> str:

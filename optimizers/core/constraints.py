@@ -218,7 +218,7 @@ class ConstrainedObjective:
         values = [math.nan] * len(points)
         if self.batched and any(allowed):
             chosen = [i for i, fine in enumerate(allowed) if fine]
-            found = self.fun(x[chosen])
+            found = self.fun([x[i] for i in chosen] if isinstance(x, list) else x[chosen])
             for i, value in zip(chosen, found, strict=True):
                 values[i] = value
         elif allowed[0]:

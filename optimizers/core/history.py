@@ -209,4 +209,5 @@ def finite_middle(domain: Domain | None) -> Tensor:
         raise ValueError(
             "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
         )
-    return domain.lower + 0.5 * (domain.upper - domain.lower)
+    point = domain.lower + 0.5 * (domain.upper - domain.lower)
+    return point if domain.space is None else domain.space.rounded(point)

@@ -181,7 +181,7 @@ class MethodTools(ABC):
             | start
             | {
                 "prox": prox_description(self.prox),
-                "bounds": None if box is None else [box.lower.tolist(), box.upper.tolist()],
+                "bounds": None if box is None else box.description(),
             }
         )
 

@@ -30,6 +30,7 @@ from optimizers.core.method import MethodTools
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
 from optimizers.core.result import Result
+from optimizers.core.space import Space
 from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 from optimizers.core.values import numeric, parse_point, parse_values
@@ -62,7 +63,8 @@ class Optimizer(MethodTools):
         x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). None, in
             methods with a model of f: the best point of the history, or without one the best point of a Sobol' design
             of the box, which is evaluated first.
-        bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0.
+        bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0. ``Space`` adds
+            integers, decades and names.
         history: evaluations made before the run, a ``History`` or a pair (X, y), for methods with a model of f. They
             are not queries of the run and do not count against its budget, but ``best_x`` may be one of them. Points
             outside the bounds enter models that allow it, and never become the best. Points that differ from the one
@@ -91,6 +93,7 @@ class Optimizer(MethodTools):
 
     rescale_by_default: ClassVar[bool] = True
     search_width: ClassVar[float] = SEARCH_WIDTH
+    takes_integers: ClassVar[bool] = False
     constraint_set: ConstraintSet | None = None
     history: str | None = None
     feasibility_tol: float = 0.0
@@ -122,6 +125,9 @@ class Optimizer(MethodTools):
         kept = {"track_best": track_best, "store_points": store_points, "store_values": store_values}
         check_run(max_queries, seed, target, stagnation, max_failures, confine_queries=confine_queries, **kept)
         check_prox(prox, bounds is not None, rescale)
+        space = bounds if isinstance(bounds, Space) else None
+        if space is not None:
+            x = self._in_space(space, x, prox)
         self.max_queries, self.seed, self.target = int(max_queries), int(seed), target
         self.stagnation, self.max_failures, self.confine_queries = stagnation, max_failures, bool(confine_queries)
         self.track_best, self.store_points, self.store_values = map(bool, kept.values())
@@ -135,7 +141,7 @@ class Optimizer(MethodTools):
                 check_rescalable(*box)
             if x0 is not None:
                 check_within(x, *box)
-            self.domain = Domain.of(*box, rescale=self.rescale, confine=confine_queries, width=width)
+            self.domain = Domain.of(*box, rescale=self.rescale, confine=confine_queries, width=width, space=space)
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations, self._record, self._out = 0, Record(), Pending()
         self._feasibility = None if self.constraint_set is None else Feasibility(self.constraint_set.sizes_given)
@@ -158,6 +164,19 @@ class Optimizer(MethodTools):
                 f"{type(self).__name__} needs at least {needed} queries for its first batch in "
                 f"{self.dimension} dimensions, got max_queries={self.max_queries}"
             )
+
+    def _in_space(self, space: Space, x: Tensor, prox: ProxLike | None) -> Tensor:
+        """x0 with integers rounded; raises ``ValueError`` if the method or the prox does not go with the space."""
+        if space.integrality.any() and not self.takes_integers:
+            raise ValueError(
+                f"{type(self).__name__} takes no integers, which have no gradients: use the method 'trust_region', "
+                "'turbo', 'cobbo' or 'gld'"
+            )
+        if prox is not None and (space.integrality.any() or space.log.any()):
+            raise ValueError(
+                "a prox is in x's units and does not go with integrality or log: give bounds or constraints"
+            )
+        return space.rounded(x) if space.integrality.shape == x.shape else x
 
     @property
     def x(self) -> Tensor:
@@ -379,6 +398,11 @@ class Optimizer(MethodTools):
         """Enters evaluations, except those that do not belong to the problem, in the record."""
         if given.yvar is not None and not self.takes_variances:
             raise ValueError(f"{type(self).__name__} has one noise for all values: leave out the history's yvar")
+        space = None if self.domain is None else self.domain.space
+        if space is not None and not torch.equal(space.rounded(given.X), given.X):
+            raise ValueError(
+                "history: X has numbers that are not whole for variables with integrality; leave these out"
+            )
         psi, known = getattr(self.prox, "value", None), self.constraint_set
         given, data, self._feasibility = entered(
             given, self.domain, psi, known, self._feasibility, self.feasibility_tol
@@ -471,6 +495,8 @@ class Optimizer(MethodTools):
             c = None if estimate is None else estimate.constr
             told = self.constraint_set, record, self._multipliers(found["x"]), self.feasibility_tol, c
             found = self._feasibility.described(found, *told)
+        if (domain := self.domain) is not None and domain.space is not None and domain.space.names is not None:
+            found["params"] = domain.space.named(found["x"])
         return Result(found)
 
     def state_dict(self) -> dict[str, Any]:

@@ -58,14 +58,16 @@ class Result(OptimizeResult):
         nfev: the number of queries, failed ones and retries included.
         nit: the number of batches whose values are all told.
         nfail: the number of failed queries.
-        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 98 interrupted, 99 callback or function, −1
-            running.
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 5 all points of a lattice evaluated, 98
+            interrupted, 99 callback or function, −1 running.
         success: whether the run ended as planned; False if fewer than two queries succeeded, all values are equal, or
             the iterate never moved.
         message: why it ended.
         stop_reason: the same as a ``StopReason``; None while running.
         history: for the queries in the order asked: ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, if
             points were stored, ``x``, ``queries x d``.
+
+    A run whose variables have names (``Space``) also has ``params``, the values of x by name.
 
     A run with constraints has these too. Its x is the best feasible query, or, if there is none, the one of the least
     violation relative to each constraint's first distance from its bound, and then ``success`` is False.
@@ -101,7 +103,7 @@ class Result(OptimizeResult):
                 f" message: {shown['message']}",
                 f" success: {shown['success']}, status: {shown['status']}",
                 f"     fun: {shown['fun']}" + (f" ± {self.fun_std:.3g}" if self.get("fun_std") else ""),
-                f"       x: {shown['x']}",
+                f"       x: {shown['x']}" if "params" not in self else f"  params: {self.params}",
                 f"    nfev: {self.get('nfev')}, {counts}",
             ]
         )
@@ -113,7 +115,7 @@ class Result(OptimizeResult):
     def to_dataframe(self) -> pandas.DataFrame:
         """A data frame with a row for each query, in the order asked; the index is the query's number, from 1.
 
-        The columns are y, best_y, failed and, if points were stored, x0 to x(d-1).
+        The columns are y, best_y, failed and, if points were stored, the variables by name, or x0 to x(d-1).
 
         Raises:
             ImportError: if pandas is not installed.
@@ -124,7 +126,8 @@ class Result(OptimizeResult):
         frame = pd.DataFrame(columns, index=index)
         if "x" not in history:
             return frame
-        points = pd.DataFrame(history.x, index=index, columns=[f"x{i}" for i in range(history.x.shape[1])])
+        names = self.get("params") or [f"x{i}" for i in range(history.x.shape[1])]
+        points = pd.DataFrame(history.x, index=index, columns=[*names])
         return pd.concat([frame, points], axis=1)
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -28,6 +28,7 @@ class StopReason(StrEnum):
     CALLBACK = "callback"
     FUNCTION = "function"
     ALL_FAILED = "all queries failed"
+    EXHAUSTED = "all points evaluated"
     INTERRUPTED = "interrupted"
 
 
@@ -38,6 +39,7 @@ ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     StopReason.STAGNATION: (2, "No further improvement {count}."),
     StopReason.TIME: (4, "The time of max_seconds is spent, {count}."),
     StopReason.ALL_FAILED: (3, "The last {row} queries all failed, {count}.{limit}"),
+    StopReason.EXHAUSTED: (5, "All points of the lattice were evaluated, {count}."),
     StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
     StopReason.FUNCTION: (99, "Stopped by the function, which raised StopIteration, {count}."),
     StopReason.INTERRUPTED: (98, "Interrupted {count}."),
@@ -87,7 +89,7 @@ def describe(
         max_failures: the limit of failed queries in a row.
         follows_estimates: whether every nonzero gradient estimate should move the iterate.
     """
-    planned = {StopReason.TARGET, StopReason.STAGNATION}
+    planned = {StopReason.TARGET, StopReason.STAGNATION, StopReason.EXHAUSTED}
     planned |= {StopReason.BUDGET, StopReason.TIME} if target is None else set()
     status, message = ENDINGS[reason]
     queries, failures = record.queries, record.failures

@@ -42,6 +42,7 @@ class GLD(Optimizer):
     """
 
     method = "gld"
+    takes_integers = True
     state: GLDState
 
     def __init__(

@@ -90,4 +90,4 @@ class GradientDescent(Optimizer):
                 f"got {gradient.dtype} of shape {tuple(gradient.shape)}"
             )
         gradient = gradient.to(x)
-        return gradient if self.domain is None or self.domain.unit is None else gradient * self.domain.unit
+        return gradient if self.domain is None else gradient * self.domain.slopes(x)

@@ -162,6 +162,11 @@ class Region:
     upper: Tensor
     half_space: HalfSpace | None = None
 
+    @property
+    def free(self) -> Tensor:
+        """Which variables may move, shape ``d``: those whose sides differ."""
+        return self.lower < self.upper
+
     def confined(self, s: Tensor) -> Tensor:
         """A step, shape ``d``, clipped to the box, and drawn back to 0 into the ball and before the plane."""
         s = shortened(torch.clamp(s, self.lower, self.upper), self.delta)

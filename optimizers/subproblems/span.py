@@ -101,7 +101,8 @@ def minimize_in_span(
     A variable at a side of the box is held there if descent would leave the box. With P the projection on the other
     variables and h the held part, the step is the PBᵀt + h of least value in the ball. Variables that leave the box in
     this step are then held at its side too; if none does, those that descent would move inside are released. The
-    result is the best of at most four such steps, each confined to the region.
+    result is the best of at most four such steps, each confined to the region. Variables with equal sides are always
+    held; where that excludes 0, the result is 0 unless a value below 0 is found.
 
     Args:
         value: the function of k + 1 coordinates, 0 at 0.
@@ -110,19 +111,19 @@ def minimize_in_span(
         region: the region.
         newton: as in ``minimize_in_ball``.
     """
-    lower, upper = region.lower, region.upper
+    lower, upper, still = region.lower, region.upper, ~region.free
 
     def leaving(s: Tensor) -> Tensor:
         if not bool(((s <= lower) | (s >= upper)).any()):
-            return torch.zeros_like(s, dtype=torch.bool)
+            return still
         at = coordinates(basis, s)
         g, _ = derivatives(at)
         outside = (s - at[:-1] @ basis) * (g[-1] / at[-1]) if float(at[-1]) > 0.0 else 0.0
         slopes = g[:-1] @ basis + outside
-        return ((s <= lower) & (slopes > 0.0)) | ((s >= upper) & (slopes < 0.0))
+        return ((s <= lower) & (slopes > 0.0)) | ((s >= upper) & (slopes < 0.0)) | still
 
     best, least = torch.zeros_like(lower), 0.0
-    held, fixed = leaving(best), best
+    held, fixed = leaving(best), torch.where(still, lower, best)
     for _ in range(ROUNDS):
         if float(fixed.norm()) >= region.delta:
             break

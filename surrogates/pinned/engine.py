@@ -308,6 +308,20 @@ class PinnedModel:
         quadratic = float(v @ (self._linear + 0.5 * (self._quadratic @ v)))
         return self.data.unit * (quadratic + self.params.amplitude * bracket)
 
+    def means_at(self, V: Tensor) -> Tensor:
+        """μ at several points, ``n x d``, shape ``n``."""
+        distances = torch.cdist(V, self._points, compute_mode="donot_use_mm_for_euclid_dist")
+        bracket = self.data.prior.matern(distances) @ self._weights - self._offset
+        quadratic = V @ self._linear + 0.5 * (V @ self._quadratic * V).sum(1)
+        return self.data.unit * (quadratic + self.params.amplitude * bracket)
+
+    def deviations_at(self, V: Tensor) -> Tensor:
+        """The posterior standard deviations of f − f(pin) at several points, ``n x d``, shape ``n``."""
+        prior, a = self.data.prior, self.params.amplitude
+        white = self.given.white(pinned_values(prior, a, self.data.U, V))
+        variance = pinned_values(prior, a, V[:, None], V[:, None])[:, 0, 0]
+        return self.data.unit * (self.scale * (variance - white.square().sum(0)).clamp_min(0.0)).sqrt()
+
     def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
         prior, w = self.data.prior, self._points - v

@@ -130,6 +130,7 @@ class CobBO(Optimizer):
     method = "cobbo"
     has_model = True
     version = 2
+    takes_integers = True
     state: CobBOState
 
     def __init__(

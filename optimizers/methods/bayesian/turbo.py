@@ -88,6 +88,7 @@ class TuRBO(Optimizer):
     method = "turbo"
     has_model = True
     version = 2
+    takes_integers = True
     state: TuRBOState
 
     def __init__(

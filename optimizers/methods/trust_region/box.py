@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from optimizers.core.bounds import Domain
+
+ALL = 10_000
+"""The largest lattice whose points are listed."""
 
 
 class FreeBox:
@@ -26,6 +30,7 @@ class FreeBox:
         lower: the lower side, shape ``d_free``.
         upper: the upper side.
         sides: upper minus lower side.
+        integers: which of them are integers, shape ``d_free``; None without any.
     """
 
     def __init__(self, x: Tensor, domain: Domain | None, scale: Tensor | None = None) -> None:
@@ -37,6 +42,8 @@ class FreeBox:
         self.scale = torch.ones(self.d, dtype=torch.float64) if scale is None else scale
         self.lower, self.upper = self.part(lower), self.part(upper)
         self.sides = self.upper - self.lower
+        whole = None if domain is None or domain.integers is None else domain.integers[self._free].cpu()
+        self.integers = None if whole is None or not bool(whole.any()) else whole
 
     def scaled(self, scale: Tensor) -> FreeBox:
         """The same box with other scales, shape ``d_free``."""
@@ -69,23 +76,73 @@ class FreeBox:
     def user_geometry(self, point: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """A point in user units, not rounded; the free variables; all units and upper bounds, shape ``d``."""
         z, domain, free = self.exact(point), self._domain, self._free.cpu().numpy()
-        unit = np.ones(len(z)) if domain is None or domain.unit is None else domain.unit.double().cpu().numpy().copy()
-        unit[free] *= self.scale.numpy()
         if domain is None:
-            return z.numpy(), free, unit, np.full(len(z), np.inf)
-        x = domain.to_user(z.to(self._x.device).to(domain.lower.dtype)).double().cpu().numpy()
-        return x, free, unit, domain.upper.double().cpu().numpy()
+            x, unit, upper = z.numpy(), np.ones(len(z)), np.full(len(z), np.inf)
+        else:
+            user = torch.clamp(domain.relaxed(z.to(domain.lower)), domain.lower, domain.upper)
+            x, unit, upper = (t.double().cpu().numpy().copy() for t in (user, domain.slopes(user), domain.upper))
+        unit[free] *= self.scale.numpy()
+        return x, free, unit, upper
 
     def rounded(self, points: Tensor) -> Tensor:
         """The free variables of points as the run's dtype has them, inside the box, ``q x d_free``."""
         return self.part(self.whole(points))
+
+    def on_lattice(self, points: Tensor) -> Tensor:
+        """Points with their integers rounded, ``q x d_free``; the points themselves without integers."""
+        if self.integers is None or self._domain is None:
+            return points
+        near = self.part(self._domain.to_search(self._domain.to_user(self.whole(points))))
+        return torch.where(self.integers, near, points)
+
+    def neighbours(self, point: Tensor) -> Tensor:
+        """The lattice points that differ from one, shape ``d_free``, by 1 in one integer, ``m x d_free``."""
+        if self.integers is None or self._domain is None:
+            return point[None][:0]
+        x, at = self._domain.to_user(self.whole(point[None])), self._free[self.integers.to(self._free.device)]
+        units = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[at]
+        near = x + torch.cat([units, -units])
+        return torch.where(self.integers, self.part(self._domain.to_search(near[self._domain.contains(near)])), point)
+
+    def spacing(self, point: Tensor) -> Tensor:
+        """The distance to the next value of each integer at a point, shape ``d_free``; 0 for other variables."""
+        if self.integers is None or self._domain is None:
+            return torch.zeros_like(point)
+        steps = 1.0 / self._domain.slopes(self._domain.to_user(self.whole(point[None]))[0])
+        return torch.where(self.integers, self.part(steps), 0.0)
+
+    def finest_spacing(self, point: Tensor) -> float:
+        """The least distance of two values of an integer at a point; 0 without integers."""
+        return 0.0 if self.integers is None else float(self.spacing(point)[self.integers].min())
+
+    @cached_property
+    def lattice_size(self) -> float:
+        """The number of points of the box if all variables are integers; else inf."""
+        if self.integers is None or self._domain is None or not bool(self.integers.all()):
+            return math.inf
+        return float((self._domain.upper - self._domain.lower + 1.0)[self._free].double().prod())
+
+    def lattice_points(self, random: np.random.Generator) -> Tensor:
+        """Points of a lattice in random order, ``n x d_free``: all of at most ``ALL``, else as many random ones."""
+        assert self._domain is not None
+        lower = self._domain.lower[self._free]
+        levels = (self._domain.upper[self._free] - lower + 1.0).double().cpu().numpy()
+        if self.lattice_size <= ALL:
+            numbers = np.stack(np.unravel_index(random.permutation(int(self.lattice_size)), levels.astype(int)), axis=1)
+        else:
+            numbers = np.floor(random.random((ALL, self.d)) * levels)
+        x = self._domain.to_user(self._x).repeat(len(numbers), 1)
+        x[:, self._free] = lower + torch.as_tensor(numbers).to(lower)
+        return self.part(self._domain.to_search(x))
 
     def clamped(self, points: Tensor) -> Tensor:
         """Points clipped to the box, ``... x d_free``."""
         return torch.clamp(points, self.lower, self.upper)
 
     def resolution(self, center: Tensor) -> float:
-        """A distance that the run's dtype resolves at a point."""
+        """A distance that the run's dtype resolves at a point; half the distance of integers if there are only such."""
+        if math.isfinite(self.lattice_size):
+            return 0.5 * self.finest_spacing(center)
         return 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
 
     def along(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:

@@ -146,6 +146,11 @@ class ConstrainedModel:
         """Whether a model has noise."""
         return any(model.noise > 0.0 for _, model in self._parts)
 
+    def rise(self, s: np.ndarray) -> float:
+        """The merit expected at a step less that at the center."""
+        price = self._data.price
+        return self.values(s).merit(price) - self.values(np.zeros(len(s))).merit(price)
+
     def hessian(self) -> Tensor:
         """The Hessian of the Lagrangian at the center for the last multipliers, in f's unit, ``d + 1 x d + 1``."""
         weights = np.zeros(len(self.sides.lower))
@@ -240,5 +245,5 @@ class ConstrainedModel:
             deviations = self._deviations[1 + self.sides.columns[near]] * self._data.price / self._units[near]
             share += float((deviations**2).sum()) / (self._unit * max(self._deviations[0], 1e-150)) ** 2 / len(near)
         covariance = share * f.gradient_covariance()[:d, :d]
-        e = rule.direction(self.hessian()[:d, :d], covariance, slope, region.delta)
+        e = rule.direction(self.hessian()[:d, :d], covariance, slope, region.delta, region.free)
         return None if e is None else region.away(e)

@@ -99,6 +99,18 @@ class LocalModel:
     region: RegionModel
     composite: CompositeModel | ConstrainedModel | None
 
+    def values(self, steps: Tensor) -> Tensor:
+        """The posterior mean of f, or of the merit, at steps, ``n x d_free``, less that at the center, in f's units."""
+        if isinstance(self.composite, ConstrainedModel):
+            return torch.tensor([self.composite.rise(s.numpy()) for s in steps], dtype=torch.float64)
+        places = coordinates(self.region.basis, steps) @ self.region.map.mT
+        return self.region.unit * self.region.pinned.means_at(places)
+
+    def deviations(self, steps: Tensor) -> Tensor:
+        """The posterior standard deviations of f at steps, ``n x d_free``, relative to the center, in f's units."""
+        places = coordinates(self.region.basis, steps) @ self.region.map.mT
+        return self.region.unit * self.region.pinned.deviations_at(places)
+
     @property
     def noisy(self) -> bool:
         """Whether the model has noise in f or in a constraint."""
@@ -176,11 +188,20 @@ class ModelBuilder:
         return any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
     def kept(self, state: TrustRegionState, points: Tensor, center: Tensor | None = None) -> Tensor:
-        """Points moved toward the center until they keep the known constraints with ``keep_feasible``."""
+        """Points moved toward the center until they keep the known constraints with ``keep_feasible``; on the lattice.
+
+        Where rounding breaks such a constraint, the point is the center.
+        """
+        points, center = self.box.on_lattice(points), state.run.center if center is None else center
         if self.constraints is None or state.constraints is None:
             return points
         sizes = state.constraints.sizes or self.constraints.known.sizes_given or ()
-        return self.constraints.pulled(state.run.center if center is None else center, points, sizes)
+        points = self.constraints.pulled(center, points, sizes)
+        if self.box.integers is None:
+            return points
+        whole = self.box.on_lattice(points)
+        kept = (self.constraints.pulled(center, whole, sizes) == whole).all(dim=1, keepdim=True)
+        return torch.where(kept, whole, center)
 
     def forget(self, state: TrustRegionState) -> None:
         """Drops queries of a subspace far from the run's best one if there are too many, but never the best of all."""
@@ -197,6 +218,7 @@ class ModelBuilder:
     def window(self, state: TrustRegionState, center: int) -> Tensor:
         """Indices of the queries in a model about one of them; noisy windows are larger, as values are averaged."""
         data, run, size = state.data, state.run, self.size
+        lattice = self.box.integers is not None and not self._given and not state.fit.spanning
         distances = torch.linalg.vector_norm(data.points - data.points[center], dim=1)
         order = distances.argsort()
         if run.noisy:
@@ -205,6 +227,8 @@ class ModelBuilder:
                 size = max(size, min(len(data.values) // 2, NOISY_WINDOW))
         else:
             order = order[distances[order] > (self.rules.model.close * run.radius.rho if state.fit.spanning else 0.0)]
+        if lattice:  # queries with other integers are never near, and tell how f varies with these
+            return order[: max(size, NOISY_WINDOW)]
         order = order[:size]
         spacing = float(distances[order[: 2 * self.box.d]].max()) if len(order) else 0.0
         return order[distances[order] <= max(FAR * run.radius.delta, SPACING * spacing)]
@@ -404,6 +428,6 @@ class ModelBuilder:
         directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST] @ basis
         lengths = state.run.radius.delta * torch.tensor(LEVELS, dtype=end.dtype).repeat_interleave(2 * len(directions))
         moves = torch.cat([directions, -directions]).repeat(len(LEVELS), 1) * lengths[:, None]
-        points = self.box.clamped(center + end + moves)
+        points = self.box.on_lattice(self.box.clamped(center + end + moves))
         gains = given.gains(coordinates(basis, points - center) @ map.mT, z, map)
         return points[(gains * torch.where(moves @ end < 0.0, UPHILL, 1.0)).argsort(descending=True)]

@@ -117,6 +117,8 @@ def _update_radius(
     length = float((point - data.points[run.center_index]).norm())
     # A failure that a constraint explains needs no plane: the constraint's model excludes the point.
     explained = not succeeded and not bool((data.failed == point).all(dim=1).any())
+    if outcome.failed and models.box.integers is not None and length > (1.0 + 1e-9) * run.radius.delta:
+        return StepOutcome(True)  # an integer moved beyond the ball: that says nothing of the radius
     run.radius = rules.radius.after(run.radius, -math.inf if explained or plane is not None else ratio, length)
     return outcome
 
@@ -163,7 +165,7 @@ def changes_scale(models: ModelBuilder, state: TrustRegionState, asked: Tensor, 
     values of the wide design do not enter the model.
     """
     run, data, rules, n = state.run, state.data, models.rules, 2 * models.box.d
-    composite = models.psi is not None or models.constraints is not None
+    composite = models.psi is not None or models.constraints is not None or models.box.integers is not None
     if composite or state.fit.spanning or run.noisy or len(asked) < n or bool(values.isnan().any()):
         return False
     center = len(data.values) - n - 1

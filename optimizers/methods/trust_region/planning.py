@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.constrained_model import ConstrainedModel
+from optimizers.methods.trust_region.lattice import Lattice, unique_rows
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settle_by_mean
 from optimizers.methods.trust_region.state import (
@@ -24,6 +26,15 @@ from optimizers.methods.trust_region.state import (
 )
 from optimizers.subproblems.region import Region
 
+TRIALS = 32
+"""The lattice points among which a run whose neighbours were all asked chooses."""
+
+LEAST = 1e-9
+"""An expected improvement counts if it is more than this share of the largest difference of values in the model."""
+
+FINE = 0.1
+"""A search is finer than the integers if ρ is less than this share of the distance of two."""
+
 
 @dataclass(frozen=True)
 class Planner:
@@ -35,6 +46,7 @@ class Planner:
         random: returns the random numbers of a stream.
         queries: how many queries were told, given evaluations included.
         remaining: how many queries are left.
+        pending: the points of a lattice that are being evaluated, ``p x d_free``; none without integers.
     """
 
     models: ModelBuilder
@@ -42,13 +54,18 @@ class Planner:
     random: Callable[[int], np.random.Generator]
     queries: int
     remaining: int
+    pending: Tensor
 
     def design(self, state: TrustRegionState, center: Tensor, delta: float) -> Tensor:
         """The points of a design about a center, the first of them."""
         # With constraints a run begins with few queries too, as slopes of all functions come from each of them.
         few = state.fit.spanning or self.models.constraints is not None
         points = self.models.rules.design.points(self.models.box, center, delta, self.random(3) if few else None)
-        return self.models.kept(state, points, center)
+        points = self.models.kept(state, points, center)
+        if self.models.box.integers is None:
+            return points
+        rest = [point for point in unique_rows(points)[1:] if not self._is_asked(state, point[None])]
+        return torch.stack([points[0], *rest])
 
     def design_around(self, state: TrustRegionState) -> Design:
         """A design about the run's center, which was evaluated already."""
@@ -57,13 +74,16 @@ class Planner:
     def next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
         """Sets the center, fits the model, and plans the next batch; ``told`` is the plan just answered, if any."""
         run, models = state.run, self.models
+        if self._is_exhausted(state):
+            return Design(run.center[None][:0], begins=False)
         if run.run_start == len(state.data.values):  # no query of this run has succeeded
             return self._restart(state)
         models.forget(state)
         models.prepare(state)
         if isinstance(told, Restart):
             state.center_at(models.center(state))
-            return self.design_around(state)
+            if len((design := self.design_around(state)).points):
+                return design
         outside_direction = self.outside_direction()
         while True:
             center = models.center(state)
@@ -75,7 +95,7 @@ class Planner:
             state.center_at(center)
             if model is None:  # no other query is in the window, or the covariance is singular
                 query = self._random_query(state)
-                return self._restart(state) if models.is_evaluated(state, query.points) else query
+                return self._restart(state) if self._is_asked(state, query.points) else query
             if run.noisy is None and model.noisy:
                 return Repeat(run.center[None])
             if (plan := self._by_powell(state, model, *outcome)) is not None:
@@ -102,11 +122,13 @@ class Planner:
             run.radius = rules.radius.raised(run.radius)
         half_space = self.models.half_space(state, run.center_index)
         region = Region(run.radius.delta, box.lower - run.center, box.upper - run.center, half_space)
-        step, mean = (model.composite or model.region).step(region, rules.model.newton)
+        step, mean = Lattice(model, box, run.center, region).step(rules.model.newton)
+        if (query := self._lattice_query(state, model, region, step, -mean)) is not None:
+            return query
         while True:
-            length, point = float(step.norm()), box.clamped(run.center + step)[None]
+            length, point = float(step.norm()), box.on_lattice(box.clamped(run.center + step)[None])
             long_enough = not rules.radius.is_short(run.radius, length)
-            worthwhile = long_enough and mean < 0.0 and not self.models.is_evaluated(state, point)
+            worthwhile = long_enough and mean < 0.0 and not self._is_asked(state, point)
             if worthwhile and not failed:
                 return self._step(state, model, region, step, -mean)
             if (query := self._geometry_query(state, model, region)) is not None:
@@ -119,13 +141,18 @@ class Planner:
                     if run.noisy and self.queries - run.hidden_since >= rules.noise.averaging * box.d:
                         return self._restart(state)
                     return self._at_noise(state, model, point)
-                run.radius = rules.radius.lowered(run.radius)
-                if rules.radius.ends(run.radius, box.resolution(run.center)):
-                    return self._restart(state)
+                before, run.radius = run.radius, rules.radius.lowered(run.radius)
+                ended = rules.radius.ends(run.radius, box.resolution(run.center))
+                fine = ended or run.radius.rho < FINE * box.finest_spacing(run.center)
+                if fine and (query := self._neighbour(state, model, region, step)) is not None:
+                    run.radius = before
+                    return query
+                if ended:
+                    return self._grown(state, model, before) or self._restart(state)
                 region = replace(region, delta=run.radius.delta)
                 # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.
                 if length > region.delta or region.half_space is not None:
-                    step, mean = (model.composite or model.region).step(region, rules.model.newton)
+                    step, mean = Lattice(model, box, run.center, region).step(rules.model.newton)
             failed = at_rho = False  # the failure has been dealt with
 
     def _step(self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor, predicted: float) -> Step:
@@ -134,9 +161,33 @@ class Planner:
         if isinstance(model.composite, ConstrainedModel):
             expected = torch.from_numpy(model.composite.components(step.numpy()))
         if model.composite is None and self.remaining > 1:
-            step, std = model.region.explored(self.models.rules.exploration, step, region)
-        point = self.models.kept(state, self.models.box.clamped(state.run.center + step)[None])
+            explored, std = model.region.explored(self.models.rules.exploration, step, region)
+        else:
+            explored = step
+        box, center = self.models.box, state.run.center
+        point = self.models.kept(state, box.clamped(center + explored)[None])
+        if box.integers is not None and self._is_asked(state, point):
+            point, std = self.models.kept(state, box.clamped(center + step)[None]), 0.0
         return Step(point, predicted, std, expected)
+
+    def _lattice_query(
+        self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor, predicted: float
+    ) -> GeometryQuery | None:
+        """Queries other integers if their expected improvement exceeds the decrease that the step predicts."""
+        run, box = state.run, self.models.box
+        if box.integers is None or model.composite is not None:
+            return None
+        found = Lattice(model, box, run.center, region)
+        if len(found.near(torch.zeros_like(step))) == 0:
+            return None
+        steps, gains = found.improvement(step)
+        for index in gains.argsort(descending=True).tolist():
+            if not float(gains[index]) > max(predicted, LEAST * model.region.unit * model.region.pinned.data.unit):
+                return None
+            point = self.models.kept(state, box.clamped(run.center + steps[index])[None])
+            if not self._is_asked(state, point):
+                return GeometryQuery(point)
+        return None
 
     def _geometry_query(self, state: TrustRegionState, model: LocalModel, region: Region) -> GeometryQuery | None:
         """Plans a geometry-improving query; None at the limit, or if the gradient or the point's value is known."""
@@ -144,11 +195,15 @@ class Planner:
         most = rules.geometry.limit if self.models.constraints is None else rules.constraint.geometry
         if run.model_queries >= min(most, rules.geometry.limit):
             return None
+        box = self.models.box
+        if box.integers is not None:  # integers whose values are farther apart than the ball is wide stay
+            moves = box.spacing(run.center) <= 2.0 * region.delta
+            region = replace(region, lower=region.lower * moves, upper=region.upper * moves)
         direction = (model.composite or model.region).geometry_direction(rules.geometry, region)
         if direction is None:
             return None
-        point = self.models.kept(state, self.models.box.along(run.center, direction, region.delta))
-        if self.models.is_evaluated(state, point):
+        point = self.models.kept(state, box.along(run.center, direction, region.delta))
+        if self._is_asked(state, point):
             return None
         run.model_queries += 1
         return GeometryQuery(point)
@@ -167,7 +222,7 @@ class Planner:
         run = state.run
         run.model_queries = 0
         if run.noisy or self.smooths_on(model):
-            return self._random_query(state) if self.models.is_evaluated(state, point) else GeometryQuery(point)
+            return self._random_query(state) if self._is_asked(state, point) else GeometryQuery(point)
         run.smoothing, state.fit.fitted_at = False, 0
         return None
 
@@ -177,11 +232,73 @@ class Planner:
         needed = self.queries < min(early, self.remaining)
         return needed and rules.noise.needs(model.region.pinned, rules.model.search)
 
+    def _is_asked(self, state: TrustRegionState, point: Tensor) -> bool:
+        """Whether a point was evaluated, or is pending on a lattice."""
+        return self.models.is_evaluated(state, point) or bool((self.pending == point).all(dim=1).any())
+
+    def _is_exhausted(self, state: TrustRegionState) -> bool:
+        """Whether all points of a lattice were asked, and values have no noise."""
+        known = state.constraints
+        asked = [state.data.points, state.data.failed, self.pending, *([] if known is None else [known.partial])]
+        return not state.run.noisy and sum(map(len, asked)) >= self.models.box.lattice_size
+
+    def _neighbour(
+        self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor
+    ) -> GeometryQuery | None:
+        """Queries the integers next to the center's that no query had yet, those of the least mean first; None: none.
+
+        Before the search becomes finer than the integers, their effect and that on the other variables must be known.
+        """
+        run, box = state.run, self.models.box
+        if box.integers is None or run.noisy:
+            return None
+        wide = replace(region, delta=max(region.delta, self.first.delta))
+        found = Lattice(model, box, run.center, wide)
+        asked = torch.cat([state.data.points, state.data.failed, self.pending])[:, box.integers]
+        near = found.near(torch.zeros_like(step))
+        ends = box.on_lattice(run.center + near)[:, box.integers]
+        near = near[[not bool((asked == end).all(dim=1).any()) for end in ends]]
+        if len(near) == 0:
+            return None
+        steps = found.steps(near, step)
+        for index in model.values(steps).argsort().tolist():
+            end = (
+                steps[index]
+                if model.composite is None
+                else found.polished(near[index], self.models.rules.model.newton)[0]
+            )
+            point = self.models.kept(state, box.clamped(run.center + end)[None])
+            # A point moved inside of the known constraints may have other integers.
+            if bool((asked != point[:, box.integers]).any(dim=1).all()):
+                return GeometryQuery(point)
+        return None
+
+    def _grown(self, state: TrustRegionState, model: LocalModel, radius: Radius) -> GeometryQuery | None:
+        """Queries the new lattice point of least mean in a ball that grows until there is one.
+
+        A run of integers alone cannot search at a finer scale. It ends (None) when the ball has its largest radius.
+        """
+        run, box = state.run, self.models.box
+        if not math.isfinite(box.lattice_size) or run.noisy:
+            return None
+        delta, random = radius.delta, self.random(6)
+        while (delta := 2.0 * delta) <= radius.largest:
+            moves = torch.from_numpy(random.standard_normal((TRIALS, box.d)))
+            moves *= delta / torch.linalg.vector_norm(moves, dim=1, keepdim=True)
+            near = self.models.kept(state, box.clamped(run.center + moves))
+            if len(near := near[[not self._is_asked(state, point[None]) for point in near]]):
+                run.radius = replace(radius, delta=delta)
+                return GeometryQuery(near[int(model.values(near - run.center).argmin())][None])
+        return None
+
     def _restart(self, state: TrustRegionState) -> Restart:
-        """A random point, moved into ψ's domain, at which a new run begins."""
+        """A random point, moved into ψ's domain, at which a new run begins; on a lattice a new one."""
         data, box, psi = state.data, self.models.box, self.models.psi
         where = (box, state.run.center, self.first.delta, data.points, data.failed)
         point = self.models.kept(state, self.models.rules.restart.point(*where, self.random(2)))
+        if math.isfinite(box.lattice_size) and self._is_asked(state, point):
+            others = box.lattice_points(self.random(7))
+            point = next((other[None] for other in others if not self._is_asked(state, other[None])), point)
         return Restart(point if psi is None else box.clamped(box.part(psi(box.whole(point), 1.0))))
 
     def _noise_hides_rho(self, state: TrustRegionState, model: LocalModel) -> bool:

@@ -76,7 +76,8 @@ class RegionModel:
         used = k + (self.outside is not None)
         seen = self.gradient if slope is None else coordinates(self.basis, slope)
         covariance = self.gradient_covariance()
-        e = rule.direction(self.hessian[:used, :used], covariance[:used, :used], seen[:used], region.delta)
+        free = region.free if k == len(region.free) else None
+        e = rule.direction(self.hessian[:used, :used], covariance[:used, :used], seen[:used], region.delta, free)
         if e is None:
             return None
         v = e[:k] @ self.basis

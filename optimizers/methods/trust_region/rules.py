@@ -61,6 +61,8 @@ class DesignRule:
             normal = torch.from_numpy(random.standard_normal((box.d, min(self.directions, box.d))))
             return box.clamped(torch.cat([center[None], center + delta * torch.linalg.qr(normal).Q.mT]))
         reach = torch.minimum(torch.full_like(box.sides, delta), 0.4 * box.sides)
+        if box.integers is not None:
+            reach = torch.maximum(reach, box.spacing(center))
         up = torch.where(center + reach > box.upper, -0.5 * reach, reach)
         down = torch.where(center - reach < box.lower, 0.5 * reach, -reach)
         return center + torch.cat([torch.zeros_like(center)[None], torch.diag(up), torch.diag(down)])
@@ -153,7 +155,9 @@ class GeometryRule:
 
     limit: float = 5
 
-    def direction(self, hessian: Tensor, covariance: Tensor, slope: Tensor, delta: float) -> Tensor | None:
+    def direction(
+        self, hessian: Tensor, covariance: Tensor, slope: Tensor, delta: float, free: Tensor | None = None
+    ) -> Tensor | None:
         """Finds the unit vector along which the gradient's uncertainty allows the largest decrease.
 
         A gradient g allows a decrease of about ½gᵀB⁻¹g within δ, where B = |H| + ηI and η = ‖slope‖/δ. Along an
@@ -166,7 +170,13 @@ class GeometryRule:
             covariance: C, the covariance of the gradient, ``d x d``.
             slope: its mean, or a prox-gradient mapping, shape ``d``.
             delta: δ.
+            free: which variables may move, shape ``d``; None: all.
         """
+        if free is not None and not bool(free.all()):
+            inside = self.direction(hessian[free][:, free], covariance[free][:, free], slope[free], delta)
+            return None if inside is None else torch.zeros_like(slope).masked_scatter_(free, inside)
+        if len(slope) == 0:
+            return None
         W = self.weights(hessian, float(slope.norm()) / delta)
         eigenvalues, V = torch.linalg.eigh(W.mT @ covariance @ W)
         if not float(eigenvalues[-1]) > float((W.mT @ slope).square().sum()):

@@ -21,6 +21,7 @@ from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.core.result import Estimate
 from optimizers.core.state import load_fields, save_fields
+from optimizers.core.stopping import StopReason
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
 from optimizers.methods.trust_region.given import add_evaluations, begin, fit_radius
@@ -129,6 +130,7 @@ class SurrogateTrustRegion(Optimizer):
     method = "trust_region"
     has_model = takes_variances = True
     version = 5
+    takes_integers = True
     state: TrustRegionState
 
     def __init__(
@@ -226,8 +228,11 @@ class SurrogateTrustRegion(Optimizer):
 
     @property
     def _planner(self) -> Planner:
+        pending = self._box.part(self._x)[None][:0]
+        if self._box.integers is not None and self.pending:
+            pending = torch.cat([self._box.part(cast(Tensor, batch.explicit)) for batch in self.pending])
         known = self.queries + self.history_size + self._record.given
-        return Planner(self._models, self._opening, self._generator, known, self.remaining)
+        return Planner(self._models, self._opening, self._generator, known, self.remaining, pending)
 
     def _state(self) -> dict[str, Any]:
         return {"plan_kind": type(self.state.plan).__name__} | save_fields(self.state)
@@ -322,6 +327,8 @@ class SurrogateTrustRegion(Optimizer):
                 else:
                     state.plan = self._planner.next_plan(state, plan, outcome)
                 state.plan_id += 1
+            if len(state.plan.points) == 0 and not self.pending:
+                self.stop(StopReason.EXHAUSTED)
             self._x = self._iterate(state)
 
     def _take_history(self, data: DataAtHand) -> None:

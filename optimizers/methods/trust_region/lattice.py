@@ -1,0 +1,149 @@
+"""Steps that end on a lattice: some or all variables are integers, which the model treats as continuous."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.models import LocalModel
+from optimizers.subproblems.region import Region
+
+MOVES = 3
+"""The most moves of a search on the lattice, in units of the number of integers."""
+
+PAIRS, BEST = 1000, 50
+"""The most pairs of moves among the candidates of ``improvement``, and how many of low mean it looks at."""
+
+FLAT = 1e-8
+"""A Hessian whose least eigenvalue is at most this share of the largest has no Newton step."""
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The points about a center whose integers are whole, as steps.
+
+    Attributes:
+        model: the model about the center.
+        box: the box.
+        center: shape ``d_free``.
+        region: where a step may end.
+    """
+
+    model: LocalModel
+    box: FreeBox
+    center: Tensor
+    region: Region
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """Which variables are integers, shape ``d_free``."""
+        whole = self.box.integers
+        return torch.zeros_like(self.center, dtype=torch.bool) if whole is None else whole
+
+    @cached_property
+    def spacing(self) -> Tensor:
+        """The distances of neighbouring integers, shape ``d_free``."""
+        return self.box.spacing(self.center)
+
+    def allowed(self, moves: Tensor) -> Tensor:
+        """Which moves of integers, ``n x d_free``, a step may make, shape ``n``.
+
+        The cell of the values (half a unit on both sides) meets the region's ball, or one integer changes by 1, in
+        front of the plane of the failed queries.
+        """
+        inside = torch.linalg.vector_norm((moves.abs() - 0.5 * self.spacing).clamp_min(0.0), dim=-1)
+        single = ((moves != 0.0).sum(-1) == 1) & (moves.abs() <= 1.5 * self.spacing).all(-1)
+        plane = self.region.half_space
+        before = True if plane is None else moves @ plane.normal < 1.0
+        return ((inside <= self.region.delta) | single) & before | ~moves.any(-1)
+
+    def near(self, moves: Tensor) -> Tensor:
+        """The allowed moves that differ from given ones, shape ``d_free``, by 1 in one integer, ``n x d_free``."""
+        found = torch.where(self.whole, self.box.neighbours(self.center + moves) - self.center, 0.0)
+        return found[self.allowed(found)]
+
+    def steps(self, moves: Tensor, step: Tensor) -> Tensor:
+        """Steps with these moves, ``n x d_free``, whose other variables follow a step's by Newton's formula.
+
+        At the minimum over the others they change by −H_cc⁻¹H_ci with the integers. Under constraints they stay.
+        """
+        whole, d = self.whole, len(step)
+        rest = torch.where(whole, 0.0, step).expand(moves.shape)
+        if self.model.composite is None and not bool(whole.all()):
+            _, product, _ = self.model.region.quadratic(step)
+            H = torch.stack([product(e) for e in torch.eye(d, dtype=step.dtype)[~whole]])
+            eigenvalues, Q = torch.linalg.eigh(H[:, ~whole])
+            if float(eigenvalues[0]) > FLAT * float(eigenvalues[-1]):
+                change = (moves - step)[:, whole] @ H[:, whole].mT @ (Q / eigenvalues) @ Q.mT
+                rest = rest.clone()
+                rest[:, ~whole] -= change
+        return torch.where(whole, moves, torch.clamp(rest, self.region.lower, self.region.upper))
+
+    def step(self, newton: int) -> tuple[Tensor, float]:
+        """Finds a step to a low mean, shape ``d_free``, and the mean there in f's units.
+
+        The step of least mean of continuous variables is rounded. Then one integer after another moves by 1, as long as
+        this lowers the mean. At the end the other variables are optimized with the integers fixed, also with the
+        integers of the center, and the better step is taken.
+        """
+        found, whole = self.model.composite or self.model.region, self.whole
+        step, mean = found.step(self.region, newton)
+        if self.box.integers is None:
+            return step, mean
+        end = self.box.on_lattice(self.box.clamped(self.center + step)[None])[0]
+        moves, zero = torch.where(whole, end - self.center, 0.0), torch.zeros_like(step)
+        if not bool(self.allowed(moves)):
+            moves = zero
+        least = float(self.model.values(self.steps(moves[None], step)))
+        for _ in range(MOVES * int(whole.sum())):
+            if len(near := self.near(moves)) == 0:
+                break
+            values = self.model.values(self.steps(near, step))
+            if not float(values.min()) < least:
+                break
+            least, moves = float(values.min()), near[int(values.argmin())]
+        results = [self.polished(chosen, newton) for chosen in ([moves, zero] if bool(moves.any()) else [zero])]
+        return min(results, key=lambda result: result[1])
+
+    def polished(self, moves: Tensor, newton: int) -> tuple[Tensor, float]:
+        """The step with these moves to the least mean, and the mean there."""
+        region, whole = self.region, self.whole
+        if bool(whole.all()):
+            return moves, float(self.model.values(moves[None]))
+        fixed = replace(
+            region,
+            delta=float((moves.square().sum() + region.delta**2).sqrt()),
+            lower=torch.where(whole, moves, region.lower),
+            upper=torch.where(whole, moves, region.upper),
+        )
+        return (self.model.composite or self.model.region).step(fixed, newton)
+
+    def improvement(self, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Steps with other integers than the center, ``n x d_free``, and the expected improvement of each, shape ``n``.
+
+        They differ from the center by one or two moves of integers by 1. With mean μ and standard deviation σ relative
+        to the center the expected improvement is σ(zΦ(z) + φ(z)) for z = −μ/σ.
+        """
+        one = self.near(torch.zeros_like(step))
+        i, j = torch.triu_indices(len(one), len(one), offset=1)
+        i, j = (index[:: 1 + len(index) // PAIRS] for index in (i, j))
+        apart = ~((one[i] != 0.0) & (one[j] != 0.0)).any(1)
+        two = one[i[apart]] + one[j[apart]]
+        moves = torch.cat([one, two])
+        steps = self.steps(moves, step)
+        values = self.model.values(steps)
+        best = values.argsort()[:BEST]
+        steps, values = steps[best], values[best]
+        deviations = self.model.deviations(steps).clamp_min(1e-300)
+        normal, z = torch.distributions.Normal(0.0, 1.0), -values / deviations
+        return steps, deviations * (z * normal.cdf(z) + normal.log_prob(z).exp())
+
+
+def unique_rows(points: Tensor) -> Tensor:
+    """The rows of points, ``n x d``, each once, in their order."""
+    first = {tuple(row): i for i, row in reversed(list(enumerate(points.tolist())))}
+    return points[sorted(first.values())]
