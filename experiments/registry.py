@@ -71,6 +71,7 @@ BENCHMARKS = {
     "problems": "experiments.benchmarks.problems.command",
     "trust-region": "experiments.benchmarks.trust_region",
     "history": "experiments.benchmarks.history",
+    "constraints": "experiments.benchmarks.constraints",
 }
 
 SCOREBOARDS = "problems-"

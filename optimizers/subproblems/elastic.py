@@ -1,13 +1,13 @@
-"""Steps to a low value of a smooth function under smooth constraints, which a price makes elastic.
+"""Steps to a low value of a smooth function under smooth constraints, whose violation has a price.
 
 The step s minimizes the exact penalty function
 
     f(s) + ν max(0, maxᵢ gᵢ(s))
 
-in a region, as min f(s) + νt over s and t ≥ 0 subject to gᵢ(s) ≤ t, by sequential quadratic programming. It is defined
-where the constraints contradict each other, depend on each other, or cannot be met in the region; an equality is two
-rows, h and −h. Curved constraints are followed by their own values and gradients, so that no second-order correction
-is needed.
+in a region, as min f(s) + νt over s and t ≥ 0 subject to gᵢ(s) ≤ t, by sequential quadratic programming. A solution
+exists even if constraints contradict each other, depend on each other, or cannot be satisfied in the region. An
+equality is two rows, h and −h. The constraints enter with their own values and gradients, so that curved boundaries
+need no second-order correction.
 
 References:
     R. Fletcher, Practical Methods of Optimization, 2nd ed., 1987, Secs. 12.3 and 14.3 (exact penalties, elastic mode).
@@ -30,11 +30,10 @@ ITERATIONS, PRECISION = 40, 1e-7
 """The most iterations of the quadratic programming, and the relative decrease at which it ends."""
 
 FLATTEST = 0.01
-"""The least curvature that counts where variables are scaled, in units of the function's unit over the ball."""
+"""Lower curvatures are raised to this where variables are scaled; 1 is the function's unit over the radius squared."""
 
 BINDING = 0.02
-"""A constraint binds at a step if its value is within this share of the step's length of 0."""
-
+"""A constraint binds at a step if it is violated, or within this share of the step's length of 0."""
 
 Found = TypeVar("Found")
 

@@ -1,8 +1,8 @@
-"""Constraints of a trust-region run: their values, their models, the price of a violation and the steps.
+"""The constraints of a trust-region run: their values at queries, the price of a violation, and their models.
 
-Each constraint that is evaluated with f has a pinned Gaussian process over the same queries as f, with the same
-hyper-parameters, so that one factor serves all. The run minimizes the merit f + ν max(0, maxᵢ gᵢ), in which each
-constraint g ≤ 0 is divided by its slope, so that a violation is a distance and one price ν serves all.
+Each constraint that is evaluated with f has a pinned Gaussian process over the same queries as f. By default all share
+their hyper-parameters, so that one Cholesky factor serves all. The run minimizes the merit f + ν max(0, maxᵢ gᵢ), in
+which each constraint g ≤ 0 is divided by its slope. A violation is then a distance, and one price ν serves all.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from surrogates.pinned.engine import Conditioned, PinnedData, ShapeSearch
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 SLIGHT = 1e-12
-"""A violation of a constraint with ``keep_feasible`` up to this share of the constraint's numbers is rounding."""
+"""A violation of a constraint with ``keep_feasible`` is a rounding error up to this share of the constraint's values."""
 
 HALVINGS = 40
-"""The halvings of a segment between a point that keeps such constraints and one that does not."""
+"""The number of bisections between a point that satisfies these constraints and one that violates them."""
 
 
 class ConstraintModels:
@@ -53,17 +53,17 @@ class ConstraintModels:
     def told(
         self, data: ConstraintData, asked: Tensor, rows: Tensor, sizes: Sequence[int] | None
     ) -> tuple[ConstraintData, Tensor, Tensor]:
-        """Takes the values of queries.
+        """Adds the values of queries.
 
         Args:
             data: the values so far.
             asked: the queries, ``q x d_free``.
             rows: (f, c) of each, ``q x 1 + m_evaluated``, NaN where a value is missing.
-            sizes: the numbers of components; None where all queries failed so far.
+            sizes: the number of components of each evaluated constraint; None if all queries have failed so far.
 
         Returns:
-            The values with the new ones; f, shape ``q``, NaN for a failed query; and whether a query failed where
-            a constraint is violated, outside of which f is then not defined, shape ``q``.
+            All values; f, shape ``q``, NaN for a failed query; and whether a query failed because a constraint is
+            violated, so that f is not defined there, shape ``q``.
         """
         rows = rows.double().cpu().reshape(len(asked), -1)
         if sizes is None:
@@ -85,24 +85,24 @@ class ConstraintModels:
         return data, torch.where(succeeded, whole[:, 0], math.nan), explained
 
     def user(self, points: Tensor) -> np.ndarray:
-        """The points in user units, ``q x d``, of their free variables."""
+        """Converts points, ``q x d_free``, to user units, ``q x d``."""
         return self.box.user(points).double().cpu().numpy()
 
     def merits(self, data: ConstraintData, f: Tensor, numbers: Tensor) -> Tensor:
-        """f + ν max(0, max g) of the queries of some numbers, shape ``n``."""
+        """Computes f + ν max(0, max g) at the queries of given numbers, shape ``n``, from f there."""
         if not len(numbers):
             return f
         rows = self._rows(data, data.values[numbers].numpy())
         return f + data.price * torch.from_numpy(np.maximum(rows.max(axis=1, initial=0.0), 0.0))
 
     def _rows(self, data: ConstraintData, c: np.ndarray) -> np.ndarray:
-        """The rows g in units of length, of values c, ``... x m``."""
+        """Converts values c, ``... x m``, to rows g in units of length."""
         sides = self.sides(data)
         rows: np.ndarray = sides.rows(c) / data.slopes.numpy()[sides.columns]
         return rows
 
     def prepare(self, state: TrustRegionState, near: Tensor, center: int) -> None:
-        """Sets the slopes of the constraints, and at first the price, by the queries near one of them."""
+        """Sets the slopes of the constraints from the queries near a center, and the first price of a run."""
         data, queries = self._data(state), state.data
         if not len(near):
             data.slopes = torch.ones(data.values.shape[1], dtype=torch.float64)
@@ -118,7 +118,7 @@ class ConstraintModels:
             data.price = self.rule.first * rate or 1.0
 
     def widen(self, state: TrustRegionState, center: int) -> None:
-        """Raises Δ where a new price, and not the last query, makes another query the center."""
+        """Raises Δ if a new price, and not the last query, makes another query the center."""
         run, points, old = state.run, state.data.points, state.run.center_index
         if not run.run_start <= old < len(points) - 1 or center in (old, len(points) - 1):
             return
@@ -140,9 +140,10 @@ class ConstraintModels:
         numbers: Tensor,
         center: int,
     ) -> Hyperparameters:
-        """Fits the hyper-parameters of f, which the constraints share, or have their own beside.
+        """Fits the hyper-parameters of f and the constraints, and returns those of f.
 
-        In the likelihood of shared ones f counts as much as all constraints together.
+        If they are shared, f counts in their likelihood as much as all constraints together. Otherwise each function is
+        fitted alone.
 
         Args:
             state: the state, whose ``own`` changes.
@@ -195,9 +196,9 @@ class ConstraintModels:
     def _parts(
         self, data: ConstraintData, f: RegionModel, Y: Tensor, at: Tensor, c: Tensor, points: Tensor
     ) -> list[tuple[np.ndarray, ColumnsModel]]:
-        """The models by columns: those of the same hyper-parameters and queries share a factor.
+        """Builds the models; functions with the same hyper-parameters and queries share a factor.
 
-        Failed queries that gave some values count where they are as near to the center as the model's queries.
+        A failed query that gave some constraints is in their models if it is as near to the center as other queries.
         """
         evaluated, pinned = sum(data.sizes), f.pinned
         lengths = torch.linalg.vector_norm(data.partial - at, dim=1)
@@ -225,7 +226,7 @@ class ConstraintModels:
         return parts
 
     def pulled(self, center: Tensor, points: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Points moved toward a center that keeps the constraints with ``keep_feasible``, until they keep them too."""
+        """Moves points toward a center that satisfies the constraints with ``keep_feasible`` until they satisfy them too."""
         if not any(group.keep_feasible for group in self.known.known):
             return points
 
@@ -242,7 +243,7 @@ class ConstraintModels:
         return torch.stack([moved(point) for point in points])
 
     def check_start(self, center: Tensor) -> None:
-        """Raises ``ValueError`` if the initial point breaks a known constraint with ``keep_feasible``."""
+        """Raises ``ValueError`` if the initial point violates a known constraint with ``keep_feasible``."""
         sizes = self.known.sizes_given or (1,) * len(self.known.evaluated)
         if worst := self.breach(center, sizes):
             raise ValueError(
@@ -251,7 +252,7 @@ class ConstraintModels:
             )
 
     def breach(self, point: Tensor, sizes: Sequence[int]) -> float:
-        """The largest violation of a known constraint with ``keep_feasible``; 0 if all are rounding errors."""
+        """The largest violation of a known constraint with ``keep_feasible``; 0 if it is a rounding error."""
         of = tuple(sizes)
         c = np.concatenate([np.zeros(sum(of)), self.known.known_values(self.user(point[None]))[0]])
         violations = self.known.sides(of).violations(c)

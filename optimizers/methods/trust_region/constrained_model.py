@@ -1,4 +1,4 @@
-"""The models of f and of a run's constraints about its center: steps to a low merit, multipliers, and directions."""
+"""The models of f and the constraints about a center: steps to a low merit, multipliers and geometry queries."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ConstrainedModel:
         box: the free variables.
         rule: the options.
         f: the model of f.
-        data: the constraints' values, whose price a step changes.
-        parts: the columns of f (0) and of the evaluated constraints, each set with its model.
+        data: the constraints' values and the price, which a step changes.
+        parts: the models, each with the columns of its functions: 0 for f, and then the evaluated constraints.
         center: shape ``d_free``.
         c: the constraints' values at the center, shape ``m``.
     """
@@ -86,7 +86,7 @@ class ConstrainedModel:
         return slopes
 
     def values(self, s: np.ndarray) -> Values:
-        """f in its units less that at the center, and the rows of the constraints in units of length."""
+        """f less its value at the center, in f's units, and the rows of the constraints in units of length."""
         v = self._map @ s
         means = self._means(v)
         c = np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
@@ -111,14 +111,14 @@ class ConstrainedModel:
         return self._unit * found[0], slopes
 
     def _uncertain(self) -> Iterator[tuple[np.ndarray, np.ndarray, ColumnsModel]]:
-        """Yields, for each model, the rows of its inequalities, their margins in standard deviations, ``r``, and it."""
+        """Yields each model after the rows of its inequalities and what one unit of ``deviation`` is in each row."""
         columns, unequal = self.sides.columns, self.sides.lower < self.sides.upper
         for part, model in self._parts:
             inside = np.flatnonzero(np.isin(columns + 1, part) & (columns < self._evaluated) & unequal[columns])
             yield inside, self.rule.deviations * self._deviations[1 + columns[inside]] / self._units[inside], model
 
     def means(self) -> np.ndarray:
-        """f in its unit and the evaluated constraints expected at the model's queries, less those at the center."""
+        """The means of f, in its unit, and of the evaluated constraints at the model's queries, less those at the center."""
         n = min(len(model.means_at_data()) for _, model in self._parts)
         at = np.empty((n, 1 + self._evaluated))
         for columns, model in self._parts:
@@ -126,7 +126,7 @@ class ConstrainedModel:
         return at
 
     def merits(self, observed: Tensor) -> Tensor:
-        """The merits expected at the model's queries less that at the center, shape ``n``.
+        """The expected merits at the model's queries less that at the center, shape ``n``.
 
         Args:
             observed: the constraints observed there, ``n x m``, of which the known ones are exact.
@@ -163,9 +163,9 @@ class ConstrainedModel:
         return found
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """A step to a low merit in a region, shape ``d``, and the merit expected there less that at the center.
+        """Finds a step to a low merit in a region, shape ``d``, and the merit expected there less that at the center.
 
-        Changes the price: it must exceed the sum of the multipliers, and falls when they do.
+        It updates the price, which must exceed the sum of the multipliers, and falls when they fall.
         """
         data, delta = self._data, region.delta
         zero, hessian = np.zeros(len(self._center)), self.hessian()[:-1, :-1].numpy() * self._unit
@@ -180,7 +180,7 @@ class ConstrainedModel:
         found = multipliers(there.rows, self.slopes(s), s, region, reach)
         if not np.isnan(found).any():
             data.multipliers = torch.from_numpy(found)
-            # A step that ends inside of the ball and violates a constraint is what too low a price gives.
+            # A step that ends inside the ball and violates a constraint shows that the price is too low.
             cheap = length < self.rule.inside * delta and violation(there.rows) > BINDING * delta
             self._set_price(max(float(found.sum()), self.rule.dearer * data.price if cheap else 0.0))
         fall = self.values(zero).merit(data.price) - there.merit(data.price)
@@ -191,13 +191,13 @@ class ConstrainedModel:
         return torch.from_numpy(s), -fall
 
     def multipliers(self, points: Tensor, slack: np.ndarray) -> np.ndarray:
-        """The multiplier of each constraint at the center, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 where the box is not touched.
+        """The multiplier of each constraint at the center, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 where no bound is active.
 
         It is at most 0 at a lower bound and at least 0 at an upper one, in units of f over those of the constraint.
 
         Args:
             points: the model's queries, ``n x d_free``; their distances say how near to 0 a constraint binds.
-            slack: a distance of each constraint from its bound at which it binds all the same, shape ``m``.
+            slack: a constraint within this distance of its bound binds too, shape ``m``.
         """
         zero, box = np.zeros(len(self._center)), self._box
         distances = torch.linalg.vector_norm(points - self._center, dim=1).sort().values
@@ -210,7 +210,7 @@ class ConstrainedModel:
         return total
 
     def _margin(self, length: float) -> np.ndarray:
-        """How far inside of each row a step of some length is to stay."""
+        """How far inside each constraint a step of a given length must stay, shape ``r``."""
         data = self._data
         if len(data.errors) != len(self.sides.lower):
             return np.zeros(len(self.sides.columns))
@@ -233,8 +233,8 @@ class ConstrainedModel:
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
         """The rule's unit vector, shape ``d``, away from the plane; None where the merit's slope is known well enough.
 
-        All functions share a covariance but for its scale, so that the merit's is f's times a number. The merit's slope
-        is along the step, and as large as its fall over its length.
+        All functions have the same covariance up to a scale, so that the merit's is a multiple of f's. The merit's slope
+        is taken to lie along the step; its size is the decrease of the merit over the length of the step.
         """
         s, fall = self._last
         square, d, f = float(s @ s), len(s), self._f
