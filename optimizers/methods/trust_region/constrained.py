@@ -27,7 +27,7 @@ from surrogates.pinned.engine import Conditioned, PinnedData, ShapeSearch
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 SLIGHT = 1e-12
-"""A violation of a constraint with ``keep_feasible`` is a rounding error up to this share of the constraint's values."""
+"""A violation of a constraint with ``keep_feasible`` up to this share of its values is a rounding error."""
 
 HALVINGS = 40
 """The number of bisections between a point that satisfies these constraints and one that violates them."""
@@ -226,7 +226,7 @@ class ConstraintModels:
         return parts
 
     def pulled(self, center: Tensor, points: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Moves points toward a center that satisfies the constraints with ``keep_feasible`` until they satisfy them too."""
+        """Moves points toward a center that satisfies the constraints with ``keep_feasible`` until they do too."""
         if not any(group.keep_feasible for group in self.known.known):
             return points
 

@@ -118,7 +118,7 @@ class ConstrainedModel:
             yield inside, self.rule.deviations * self._deviations[1 + columns[inside]] / self._units[inside], model
 
     def means(self) -> np.ndarray:
-        """The means of f, in its unit, and of the evaluated constraints at the model's queries, less those at the center."""
+        """The means of f, in its unit, and the evaluated constraints at the queries, less those at the center."""
         n = min(len(model.means_at_data()) for _, model in self._parts)
         at = np.empty((n, 1 + self._evaluated))
         for columns, model in self._parts:
@@ -233,8 +233,8 @@ class ConstrainedModel:
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
         """The rule's unit vector, shape ``d``, away from the plane; None where the merit's slope is known well enough.
 
-        All functions have the same covariance up to a scale, so that the merit's is a multiple of f's. The merit's slope
-        is taken to lie along the step; its size is the decrease of the merit over the length of the step.
+        All functions have the same covariance up to a scale, so that the merit's is a multiple of f's. The slope of the
+        merit is taken to lie along the step; its size is the merit's decrease over the step's length.
         """
         s, fall = self._last
         square, d, f = float(s @ s), len(s), self._f

@@ -375,7 +375,7 @@ class ModelBuilder:
             if center != state.run.center_index:
                 copied.fit.params = None
             model = self.model(copied, center, normal)
-            # Where f is exact the noise is that of the constraints.
+            # If f has no noise, the constraints have.
             if model is None or not (model.noise_std <= RIPPLES * gap or (known is not None and gap == 0.0)):
                 continue
             numbers = torch.cat([model.numbers, torch.tensor([center])])
