@@ -1,6 +1,9 @@
+import json
+
 import numpy as np
 import pytest
 
+from experiments.benchmarks import constraints
 from experiments.workloads.designs import DESIGNS
 from optimizers import ReturnedConstraints, minimize
 
@@ -35,3 +38,14 @@ def test_the_default_method_designs_the_speed_reducer():
     limits = ReturnedConstraints(np.full(11, -np.inf), np.zeros(11))
     result = minimize(design.fun, box.mean(axis=1), max_queries=100, bounds=box, constraints=limits)
     assert result.success and result.fun == pytest.approx(PUBLISHED["speed reducer"], rel=1e-3)
+
+
+def test_the_benchmark_counts_the_queries_to_a_design(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(constraints, "DESIGNS", {"three-bar truss": DESIGNS["three-bar truss"]})
+    monkeypatch.setattr(constraints, "SIZES", ((2, 2),))
+    monkeypatch.setattr(constraints, "FACTOR", 25)
+    constraints.main(["--out", str(tmp_path), "--starts", "2"])
+    found = json.loads((tmp_path / "benchmark-constraints.json").read_text())
+    queries = found["queries"]["three-bar truss"]
+    assert 3 <= queries[0] < min(queries[1:])
+    assert "d = 2, m = 2" in capsys.readouterr().out and min(found["seconds"]["2,2"]) > 0.0
