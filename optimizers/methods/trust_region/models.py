@@ -370,7 +370,7 @@ class ModelBuilder:
             The point, ``1 x d_free``, the mean and standard deviation of f there, and the means of the constraints.
         """
         found, known, gap = [], state.constraints, state.run.repeated_gap
-        for center in {state.run.center_index, self.best(state)} if len(state.data.values) else ():
+        for center in {state.run.center_index, self.best(state)} if len(state.data.values) > state.data.outside else ():
             copied = state.copied()
             if center != state.run.center_index:
                 copied.fit.params = None

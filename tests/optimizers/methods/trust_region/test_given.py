@@ -154,6 +154,15 @@ def test_the_rest_of_a_design_is_where_the_values_say_least():
     assert Conditioned.on(prior, U[known], Hyperparameters()).factor.shape == (7, 7)
 
 
+def test_a_run_whose_history_is_outside_may_fail_everywhere():
+    """No query succeeds, and nothing given may be a center: the run restarts until its budget ends."""
+    X, y = evaluated(12)
+    for history in ((X + 20.0, y), (np.concatenate([X, X]) + 20.0, np.concatenate([y, y + 1.0]))):
+        opt = SurrogateTrustRegion(np.zeros(D), bounds=BOX, max_queries=10, history=history)
+        asked(opt, lambda x: math.nan)
+        assert opt.queries == 10 and opt.result().nfail == 10 and opt.best_y == math.inf
+
+
 def test_workers_continue_from_a_history():
     X, y = evaluated(40)
     result = minimize(quartic, bounds=BOX, history=(X, y), max_queries=16, workers=4)
