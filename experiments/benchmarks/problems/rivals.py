@@ -24,7 +24,7 @@ from experiments.benchmarks.problems.mixed_integer import sample
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
 from experiments.benchmarks.problems.scbo import scbo
 from experiments.benchmarks.problems.suites import SIDE, Problem
-from optimizers import SurrogateTrustRegion, minimize
+from optimizers import Space, SurrogateTrustRegion, minimize
 from optimizers.comparison.outside import Queries, run_outside
 from surrogates import plotting
 
@@ -125,8 +125,10 @@ def _ours(method: str, **options: Any) -> Run:
 
 
 def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
-    box, budget = list(zip(queries.lower.tolist(), queries.upper.tolist(), strict=True)), queries.max_queries
-    told, more = functools.partial(_told, queries), dict(options)
+    box: Any = list(zip(queries.lower.tolist(), queries.upper.tolist(), strict=True))
+    told, more, budget = functools.partial(_told, queries), dict(options), queries.max_queries
+    if queries.integrality is not None:
+        box = Space(box, integrality=queries.integrality.tolist())
     if (constrained := queries.constrained) is not None:
         more["constraints"] = constrained.constraints
     minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **more)
@@ -162,7 +164,11 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 
 _TABLE = (
     Rival(
-        "trust_region", _ours("trust_region"), factor=100, suites=BOXES + CONSTRAINED, why="ours, the method under test"
+        "trust_region",
+        _ours("trust_region"),
+        factor=100,
+        suites=BOXES + CONSTRAINED + MIXED,
+        why="ours, the method under test",
     ),
     Rival("trust_region_8", _run_rounds, most=20, most_real=0, every=2, why="ours with eight concurrent queries"),
     Rival("zord", _ours("zord"), why="ours, the library's ZoRD with its defaults"),
