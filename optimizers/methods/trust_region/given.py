@@ -13,10 +13,6 @@ from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.state import Design, Plan, TrustRegionState
-from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.pinned.engine import Conditioned
-from surrogates.pinned.kernel import pinned_values
-from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 REFITS = 2
 """Fits before the first step of such a run; each begins with the metric of the one before."""
@@ -128,39 +124,14 @@ def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, cente
     run.start_value = float(models.totals(state, torch.tensor([run.center_index])))
     queries = x0[None] if not bool((data.points == x0).all(dim=1).any()) else x0[None][:0]
     design = planner.design(state, run.center, run.radius.delta)[1:]
-    rows = data.points[models.window(state, run.center_index)] - run.center
-    missing = min(len(design) - len(rows), 2 * models.box.d - 1) - len(queries)
-    if missing > 0:
-        chosen = least_known(models.rules.model.prior, rows, design - run.center, missing)
-        queries = torch.cat([queries, design[chosen]])
-    model = None
-    for _ in range(REFITS if len(rows) else 0):
+    near = torch.cat([run.center[None], data.points[models.window(state, run.center_index)]])
+    # The design's points farthest from given ones. A whole design would be taken for one about its last center.
+    missing = max(0, min(len(design) + 1 - len(near), 2 * models.box.d - 1) - len(queries))
+    farthest = torch.cdist(design, near).amin(dim=1).argsort(descending=True)
+    queries, model = torch.cat([queries, design[farthest[:missing]]]), None
+    for _ in range(REFITS if len(near) > 1 else 0):
         state.fit.fitted_at = 0  # a fit is due
         model = models.model(state, run.center_index, planner.outside_direction())
     if run.smoothing and not run.noisy and model is not None and not planner.smooths_on(model):
         run.smoothing, state.fit.fitted_at = False, 0
     return Design(queries, begins=False) if len(queries) else planner.next_plan(state, None, NO_STEP)
-
-
-def least_known(prior: PinnedPrior, rows: Tensor, candidates: Tensor, count: int) -> list[int]:
-    """The candidates of largest posterior variance given values at rows and, one after another, at those chosen.
-
-    Args:
-        prior: the kernel's constants.
-        rows: the points less the center, ``n x d``.
-        candidates: the candidates less the center, ``m x d``.
-        count: how many are chosen, at most m.
-    """
-    unit = torch.cat([rows, candidates]).square().sum(1).mean().sqrt()
-    U, C, chosen = rows / unit, candidates / unit, list[int]()
-    left = pinned_values(prior, 1.0, C[:, None], C[:, None])[:, 0, 0]
-    for _ in range(count):
-        if len(U):
-            try:
-                white = Conditioned.on(prior, U, Hyperparameters()).white(pinned_values(prior, 1.0, U, C))
-            except NotPositiveDefiniteError:
-                return list(range(count))
-            left = pinned_values(prior, 1.0, C[:, None], C[:, None])[:, 0, 0] - white.square().sum(0)
-        chosen.append(int(left.argmax()))
-        U = torch.cat([U, C[chosen[-1]][None]])
-    return chosen

@@ -93,7 +93,9 @@ def _begin(
         value_at_start = float(models.totals(state, torch.tensor([run.run_start])))
     if isinstance(plan, Design):
         run.start_value = value_at_start
-    elif len(data.values) > data.outside and rules.restart.begins_at_best(value_at_start, run.start_value, state.fit.spanning):
+    elif len(data.values) > data.outside and rules.restart.begins_at_best(
+        value_at_start, run.start_value, state.fit.spanning
+    ):
         # The run continues from the best query: all queries belong to it.
         run.run_start, run.center_index = data.outside, models.best(state)
 
