@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from optimizers import Space
+
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
@@ -30,6 +32,12 @@ class Variable:
         """Returns the value at u; an ``int`` if it is whole."""
         value = self.low * (self.high / self.low) ** u if self.log else self.low + (self.high - self.low) * u
         return round(value) if self.whole else float(value)
+
+
+def space(variables: Sequence[Variable]) -> Space:
+    """The variables in their own units, with their integers, decades and names."""
+    kinds = ([getattr(variable, kind) for variable in variables] for kind in ("whole", "log", "name"))
+    return Space([(variable.low, variable.high) for variable in variables], *kinds)
 
 
 def named(variables: Sequence[Variable], u: np.ndarray) -> dict[str, float]:

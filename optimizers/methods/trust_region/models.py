@@ -206,7 +206,8 @@ class ModelBuilder:
     def forget(self, state: TrustRegionState) -> None:
         """Drops queries of a subspace far from the run's best one if there are too many, but never the best of all."""
         data, run = state.data, state.run
-        if not state.fit.spanning or len(data.values) <= MEMORY * self.size:
+        # On a lattice all queries are kept, so that none is asked twice.
+        if not state.fit.spanning or len(data.values) <= MEMORY * self.size or self.box.integers is not None:
             return
         distances = torch.linalg.vector_norm(data.points - data.points[self.center(state)], dim=1)
         near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
