@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
@@ -29,7 +30,8 @@ from sklearn.preprocessing import FunctionTransformer
 from threadpoolctl import ThreadpoolController
 
 from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, central, cube
-from experiments.workloads.black_boxes.variables import Variable, named
+from experiments.workloads.black_boxes.variables import Variable, named, space
+from optimizers import Space
 
 Learner = Callable[[dict[str, Any], int], Any]
 """Maps hyperparameters and a seed to scikit-learn's estimator."""
@@ -68,6 +70,25 @@ PERCEPTRON = (
 )
 """Hyperparameters of Adam, of the network and of its inputs: a pixel p in [0, 1] becomes ``scale`` p^``power``."""
 
+FOREST = (
+    Variable("n_estimators", 10, 100, log=True, whole=True),
+    Variable("max_depth", 2, 20, whole=True),
+    Variable("min_samples_leaf", 1, 30, log=True, whole=True),
+    Variable("min_samples_split", 2, 20, whole=True),
+    Variable("max_features", 0.1, 1.0),
+)
+"""Hyperparameters of a random forest by scikit-learn's names."""
+
+BOOSTING = (
+    Variable("learning_rate", 0.01, 1.0, log=True),
+    Variable("max_iter", 10, 100, log=True, whole=True),
+    Variable("max_leaf_nodes", 3, 31, log=True, whole=True),
+    Variable("min_samples_leaf", 2, 60, log=True, whole=True),
+    Variable("l2_regularization", 1e-4, 100.0, log=True),
+    Variable("max_bins", 4, 255, log=True, whole=True),
+)
+"""Hyperparameters of scikit-learn's gradient boosting by its names."""
+
 
 @cache
 def _threads() -> ThreadpoolController:
@@ -76,7 +97,7 @@ def _threads() -> ThreadpoolController:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """f(u): the mean loss over the folds of a learner with the hyperparameters given by u in [0, 1]^d.
+    """The mean loss over the folds of a learner with given hyperparameters, also as f(u) of u in [0, 1]^d.
 
     Attributes:
         variables: the hyperparameters.
@@ -97,8 +118,17 @@ class Tuning:
     seed: int
 
     def __call__(self, u: np.ndarray) -> float:
-        """Returns f at u, shape ``d``, with one BLAS thread (others change last bits); NaN if a fit fails."""
-        estimator = self.learner(named(self.variables, u), self.seed)
+        """Returns f at u, shape ``d``."""
+        return self.loss(named(self.variables, u))
+
+    @property
+    def space(self) -> Space:
+        """The hyperparameters in their own units, whose points ``loss`` takes."""
+        return space(self.variables)
+
+    def loss(self, values: dict[str, Any]) -> float:
+        """Returns the loss with one BLAS thread (others change last bits); NaN if a fit fails."""
+        estimator = self.learner(values, self.seed)
         with _threads().limit(limits=1), warnings.catch_warnings():
             for ignored in (ConvergenceWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", ignored)
@@ -150,6 +180,16 @@ def perceptron(values: dict[str, Any], seed: int) -> Any:
     return make_pipeline(curved, network)
 
 
+def forest(values: dict[str, Any], seed: int) -> Any:
+    """Returns a random forest on one thread."""
+    return RandomForestRegressor(**values, random_state=seed)
+
+
+def boosting(values: dict[str, Any], seed: int) -> Any:
+    """Returns gradient-boosted trees without early stopping."""
+    return HistGradientBoostingRegressor(**values, early_stopping=False, random_state=seed)
+
+
 def _drawn(data: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rows = np.random.default_rng([seed, PROBLEM]).permutation(len(data.target))[:count]
     return data.data[rows], data.target[rows]
@@ -173,6 +213,12 @@ def diabetes(seed: int) -> Tuning:
     return Tuning(RIDGE, kernel_ridge, inputs, targets - targets.mean(), folds, "neg_root_mean_squared_error", seed)
 
 
+def diabetes_trees(variables: tuple[Variable, ...], learner: Learner, seed: int) -> Tuning:
+    """Returns tree-based regression of diabetes' progression in a year: 354 of 442 patients, ten inputs, five folds."""
+    folds = KFold(5, shuffle=True, random_state=seed)
+    return Tuning(variables, learner, *_drawn(load_diabetes(), 354, seed), folds, "neg_root_mean_squared_error", seed)
+
+
 def digits(seed: int) -> Tuning:
     """Returns a perceptron that reads digits: 500 of 1,797 images of 8 x 8 pixels, three folds."""
     inputs, targets = _drawn(load_digits(), 500, seed)
@@ -192,3 +238,12 @@ PROBLEMS = (
     _problem("kernel_ridge_diabetes", RIDGE, diabetes),
     _problem("perceptron_digits", PERCEPTRON, digits),
 )
+
+WITH_INTEGERS: dict[str, Callable[[int], Tuning]] = {
+    "lightgbm_breast_cancer": breast_cancer,
+    "kernel_ridge_diabetes": diabetes,
+    "perceptron_digits": digits,
+    "forest_diabetes": partial(diabetes_trees, FOREST, forest),
+    "boosting_diabetes": partial(diabetes_trees, BOOSTING, boosting),
+}
+"""Problems to minimize ``loss`` on ``space``: all but kernel ridge regression have integers and decades."""
