@@ -26,6 +26,7 @@ from experiments.benchmarks.problems.runs import Record, Run, record_of
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region.rules import (
+    DesignRule,
     ExplorationRule,
     FailureRule,
     GeometryRule,
@@ -54,6 +55,14 @@ class LikeliestLengthscale(ModelRule):
         priors = [replace(self.prior, lengthscale=lengthscale) for lengthscale in LENGTHSCALES]
         trials = [PinnedData.of(U, heights, variance, prior, weights) for prior in priors]
         return min(trials, key=lambda trial: trial.loss(self.search.fitted(trial, None)))
+
+
+class BothSides(DesignRule):
+    """A design of both sides along each variable."""
+
+    def wants_opposite(self, heights: torch.Tensor) -> bool:
+        """Returns True."""
+        return True
 
 
 class VarianceRule(GeometryRule):
@@ -101,6 +110,8 @@ ROWS: dict[str, TrustRegionRules] = {
     "the metric of the curvatures' roots": _model(power=0.25),
     "without geometry queries": TrustRegionRules(geometry=GeometryRule(limit=0)),
     "geometry queries where the variance is most": TrustRegionRules(geometry=VarianceRule()),
+    "a design of 2d + 1 points": TrustRegionRules(design=BothSides(directions=60)),
+    "metric and noise from the first query on": _model(young=0),
     "without Newton steps after the first": _model(newton=0),
     "without noise and ripples": _model(search=ShapeSearch(evidence=float("inf"))),
     "ripples told from noise, not smoothed over": TrustRegionRules(noise=NoiseAlone()),

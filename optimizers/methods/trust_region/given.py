@@ -12,7 +12,8 @@ from torch import Tensor
 from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP
 from optimizers.methods.trust_region.planning import Planner
-from optimizers.methods.trust_region.state import Design, Plan, TrustRegionState
+from optimizers.methods.trust_region.plans import Design, Plan
+from optimizers.methods.trust_region.state import TrustRegionState
 
 REFITS = 2
 """Fits before the first step of such a run; each begins with the metric of the one before."""
@@ -125,13 +126,13 @@ def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, cente
     queries = x0[None] if not bool((data.points == x0).all(dim=1).any()) else x0[None][:0]
     design = planner.design(state, run.center, run.radius.delta)[1:]
     near = torch.cat([run.center[None], data.points[models.window(state, run.center_index)]])
-    # The design's points farthest from given ones. A whole design would be taken for one about its last center.
-    missing = max(0, min(len(design) + 1 - len(near), 2 * models.box.d - 1) - len(queries))
+    # The design's points farthest from given ones.
+    missing = max(0, len(design) + 1 - len(near) - len(queries))
     farthest = torch.cdist(design, near).amin(dim=1).argsort(descending=True)
     queries, model = torch.cat([queries, design[farthest[:missing]]]), None
     for _ in range(REFITS if len(near) > 1 else 0):
         state.fit.fitted_at = 0  # a fit is due
-        model = models.model(state, run.center_index, planner.outside_direction())
+        model = models.model(state, run.center_index)
     if run.smoothing and not run.noisy and model is not None and not planner.smooths_on(model):
         run.smoothing, state.fit.fitted_at = False, 0
     return Design(queries, begins=False) if len(queries) else planner.next_plan(state, None, NO_STEP)

@@ -16,9 +16,10 @@ from optimizers.core.result import Estimate
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
 from optimizers.methods.trust_region.constrained_model import ConstrainedModel
+from optimizers.methods.trust_region.plans import Step
 from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.rules import GeometryRule, TrustRegionRules
-from optimizers.methods.trust_region.state import ConstraintData, Step, TrustRegionState
+from optimizers.methods.trust_region.state import ConstraintData, TrustRegionState
 from optimizers.prox import Prox
 from optimizers.subproblems.composite import minimize_composite, prox_gradient
 from optimizers.subproblems.region import HalfSpace, Region
@@ -133,6 +134,7 @@ class ModelBuilder:
         noise: the variance of a value's noise; None: estimated.
         psi: ψ and its prox, or None.
         constraints: the constraints, or None.
+        random: returns the random numbers of a stream at the present batch.
     """
 
     def __init__(
@@ -143,9 +145,10 @@ class ModelBuilder:
         noise: float | None,
         psi: Prox | None,
         constraints: ConstraintModels | None,
+        random: Callable[[int], np.random.Generator],
     ) -> None:
         self.box, self.rules, self.noise, self.psi, self._given = box, rules, noise, psi, window is not None
-        self.constraints = constraints
+        self.constraints, self.random = constraints, random
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
         self.size = window or (min(number, limit) if box.d > 1 else ONE_VARIABLE)
@@ -234,25 +237,31 @@ class ModelBuilder:
         spacing = float(distances[order[: 2 * self.box.d]].max()) if len(order) else 0.0
         return order[distances[order] <= max(FAR * run.radius.delta, SPACING * spacing)]
 
-    def model(self, state: TrustRegionState, center: int, normal: Tensor) -> LocalModel | None:
-        """The model of the queries about one of them, fitted anew where it is time; None without any.
+    def normal(self, stream: int, *shape: int) -> Tensor:
+        """Random normal numbers of a stream, ``... x d_free``."""
+        return torch.from_numpy(self.random(stream).standard_normal((*shape, self.box.d)))
 
-        Args:
-            state: the state, whose hyper-parameters are set.
-            center: the number of the query.
-            normal: a random vector, shape ``d_free``, for a direction outside a span.
+    def model(self, state: TrustRegionState, center: int) -> LocalModel | None:
+        """The model of the queries about the one of a number, with the state's hyperparameters; None without any.
+
+        Hyperparameters are fitted anew, and the state changes, if a fit is due.
         """
         data, fit, numbers = state.data, state.fit, self.window(state, center)
         if len(numbers) == 0:
             return None
         rows, d = data.points[numbers] - data.points[center], self.box.d
         if fit.spanning:
-            basis, grown = covering(fit.basis, rows)
+            failed = data.failed - data.points[center] if d <= self.rules.design.whole else rows[:0]
+            # Where queries fail, steps would explore one direction after another without an end.
+            basis, grown = covering(fit.basis, torch.cat([rows, failed[failed.any(dim=1)]]))
             fit.metric, fit.basis = carried_metric(fit.metric, fit.basis, basis, grown), basis
+            fit.spanning = len(basis) < d or d > self.rules.design.whole
         every = max(5, min(d, len(rows)) // 8) if fit.spanning else max(2, d // 2)
-        due = fit.params is None or len(data.values) - fit.fitted_at >= every
+        young = len(rows) < self.rules.model.young * d and d <= self.rules.design.whole
+        young = young and self.constraints is None and self.box.integers is None
+        due = not young and (fit.params is None or len(data.values) - fit.fitted_at >= every)
         try:
-            region = self._region_model(state, center, numbers, rows, due, normal)
+            region = self._region_model(state, center, numbers, rows, due)
         except NotPositiveDefiniteError:
             return None
         if self.constraints is not None and state.constraints is not None:
@@ -265,11 +274,11 @@ class ModelBuilder:
         return LocalModel(numbers, means, region, composite)
 
     def _region_model(
-        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool, normal: Tensor
+        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool
     ) -> RegionModel:
         """The model of f; where it is due, after a fit of metric and hyper-parameters."""
         fit, run, rule, values = state.fit, state.run, self.rules.model, state.data.values
-        outside = None if len(fit.basis) == self.box.d else unit_outside(fit.basis, normal)
+        outside = None if len(fit.basis) == self.box.d else unit_outside(fit.basis, self.normal(4))
         # By a power of two division is exact.
         largest = max(float(values[numbers].abs().max()), abs(float(values[center])))
         unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
@@ -341,7 +350,7 @@ class ModelBuilder:
         state.constraints, state.fit.params = replace(known, values=known.values[kept]), None
         state.run.noisy = state.run.smoothing = bool(state.run.noisy)  # ripples are followed
         center = int(kept[:center].sum())
-        model = self.model(state, center, torch.ones_like(at))
+        model = self.model(state, center)
         if model is None or not isinstance(model.composite, ConstrainedModel):
             return None
         return model.composite.multipliers(state.data.points[model.numbers], slack)
@@ -352,9 +361,7 @@ class ModelBuilder:
         value = lambda s: float(psi.value(exact(center + s)))  # noqa: E731
         return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
 
-    def least_mean(
-        self, state: TrustRegionState, normal: Tensor, excess: Callable[[np.ndarray], np.ndarray]
-    ) -> Estimate | None:
+    def least_mean(self, state: TrustRegionState, excess: Callable[[np.ndarray], np.ndarray]) -> Estimate | None:
         """The query of least posterior mean of f + ψ, for noisy values; None if there is none.
 
         A model counts only if its noise comes from the values, and is not mostly ripples. The query is in the window
@@ -364,7 +371,6 @@ class ModelBuilder:
 
         Args:
             state: the state, which does not change.
-            normal: as for ``model``.
             excess: how far the constraints of points, ``n x m``, exceed what is tolerated, shape ``n``.
 
         Returns:
@@ -375,7 +381,7 @@ class ModelBuilder:
             copied = state.copied()
             if center != state.run.center_index:
                 copied.fit.params = None
-            model = self.model(copied, center, normal)
+            model = self.model(copied, center)
             # If f has no noise, the constraints have.
             if model is None or not (model.noise_std <= RIPPLES * gap or (known is not None and gap == 0.0)):
                 continue
@@ -395,7 +401,7 @@ class ModelBuilder:
             found.append((float(worse[least]), estimate.fun + estimate.fun_std, estimate))
         return min(found, key=itemgetter(0, 1), default=(0.0, 0.0, None))[-1]
 
-    def informative_points(self, state: TrustRegionState, pending: Tensor, random: np.random.Generator) -> Tensor:
+    def informative_points(self, state: TrustRegionState, pending: Tensor) -> Tensor:
         """Finds points about the end of the planned step, the most informative about the gradient there first.
 
         Under a Gaussian process covariances do not depend on values, so pending points condition them like queries. The
@@ -405,7 +411,6 @@ class ModelBuilder:
         Args:
             state: the state with the plan.
             pending: the points that are out, ``p x d_free``.
-            random: random numbers, for directions outside a span.
 
         Raises:
             NotPositiveDefiniteError: if the points are too near to each other.
@@ -417,7 +422,7 @@ class ModelBuilder:
         near = torch.unique(near[near.any(dim=1)], dim=0)
         if len(basis) < self.box.d:
             wider, grown = covering(basis, near)
-            widest = extended(wider, torch.from_numpy(random.standard_normal((MOST, self.box.d))))
+            widest = extended(wider, self.normal(5, MOST))
             metric = carried_metric(carried_metric(metric, basis, wider, grown), wider, widest, True)
             basis = widest
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()

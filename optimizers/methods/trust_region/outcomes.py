@@ -10,17 +10,8 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
-from optimizers.methods.trust_region.scales import Parabolas
-from optimizers.methods.trust_region.state import (
-    Design,
-    GeometryQuery,
-    Plan,
-    Radius,
-    Repeat,
-    Restart,
-    Step,
-    TrustRegionState,
-)
+from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
+from optimizers.methods.trust_region.state import Radius, TrustRegionState
 
 
 class StepOutcome(NamedTuple):
@@ -140,7 +131,6 @@ def settle_by_mean(
     model: LocalModel,
     told: Plan | None,
     outcome: StepOutcome,
-    outside_direction: Tensor,
 ) -> tuple[int, LocalModel, StepOutcome]:
     """Moves the radii by the ratio of the posterior mean's decrease to the predicted one, and then the center.
 
@@ -155,28 +145,5 @@ def settle_by_mean(
         run.radius = rule.after(run.radius, ratio, float((data.points[-1] - data.points[center]).norm()))
     means = torch.where(model.numbers >= run.run_start, model.means, math.inf)
     lowest = int(model.numbers[means.argmin()])
-    new_model = models.model(state, lowest, outside_direction) if float(means.min()) < 0.0 else None
+    new_model = models.model(state, lowest) if float(means.min()) < 0.0 else None
     return (center, model, outcome) if new_model is None else (lowest, new_model, outcome)
-
-
-def changes_scale(models: ModelBuilder, state: TrustRegionState, asked: Tensor, values: Tensor, rescale: bool) -> bool:
-    """Changes scales by the values of a design, and returns whether it is too wide: then a smaller one must follow.
-
-    A box may be far wider than the scale at which f varies. Then all points of the design are worse than its center,
-    and the parabolas through them have minima near it. The next design is as wide as the farthest minimum, and the
-    values of the wide design do not enter the model.
-    """
-    run, data, rules, n = state.run, state.data, models.rules, 2 * models.box.d
-    composite = models.psi is not None or models.constraints is not None or models.box.integers is not None
-    if composite or state.fit.spanning or run.noisy or len(asked) < n or bool(values.isnan().any()):
-        return False
-    center = len(data.values) - n - 1
-    found = Parabolas.of(data.points[-n:] - data.points[center], data.values[-n:] - data.values[center])
-    if (delta := rules.scales.narrowed(found, run.radius.delta)) is not None:
-        state.data = data.rows(torch.arange(center + 1))
-        run.radius = rules.radius.begun(delta, run.radius.largest)
-        state.center_at(center)
-        return True
-    if rescale:
-        state.rescale(rules.scales.factors(models.box, found, run.radius.delta))
-    return False

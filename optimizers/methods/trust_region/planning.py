@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,16 +12,9 @@ from optimizers.methods.trust_region.constrained_model import ConstrainedModel
 from optimizers.methods.trust_region.lattice import Lattice, unique_rows
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settle_by_mean
-from optimizers.methods.trust_region.state import (
-    Design,
-    GeometryQuery,
-    Plan,
-    Radius,
-    Repeat,
-    Restart,
-    Step,
-    TrustRegionState,
-)
+from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
+from optimizers.methods.trust_region.scales import Parabolas
+from optimizers.methods.trust_region.state import Radius, TrustRegionState
 from optimizers.subproblems.region import Region
 
 TRIALS = 32
@@ -43,33 +34,72 @@ class Planner:
     Attributes:
         models: the builder of models.
         first: the first radii of a run.
-        random: returns the random numbers of a stream.
         queries: how many queries were told, given evaluations included.
         remaining: how many queries are left.
         pending: the points of a lattice that are being evaluated, ``p x d_free``; none without integers.
+        rescale: whether the values of a design may change the scales.
     """
 
     models: ModelBuilder
     first: Radius
-    random: Callable[[int], np.random.Generator]
     queries: int
     remaining: int
     pending: Tensor
+    rescale: bool
 
     def design(self, state: TrustRegionState, center: Tensor, delta: float) -> Tensor:
         """The points of a design about a center, the first of them."""
-        # With constraints a run begins with few queries too, as slopes of all functions come from each of them.
-        few = state.fit.spanning or self.models.constraints is not None
-        points = self.models.rules.design.points(self.models.box, center, delta, self.random(3) if few else None)
-        points = self.models.kept(state, points, center)
+        box, rule = self.models.box, self.models.rules.design
+        few = self.models.constraints is None and box.d <= rule.directions
+        random = None if few or self._has_both_sides() else self.models.random(3)
+        return self._allowed(state, rule.points(box, center, delta, random))
+
+    def _allowed(self, state: TrustRegionState, points: Tensor) -> Tensor:
+        """The points of a design, the first of which is its center, where constraints and integers allow them to be."""
+        points = self.models.kept(state, points, points[0])
         if self.models.box.integers is None:
             return points
         rest = [point for point in unique_rows(points)[1:] if not self._is_asked(state, point[None])]
         return torch.stack([points[0], *rest])
 
-    def design_around(self, state: TrustRegionState) -> Design:
-        """A design about the run's center, which was evaluated already."""
-        return Design(self.design(state, state.run.center, state.run.radius.delta)[1:], begins=False)
+    def another_design(self, state: TrustRegionState, told: Design, values: Tensor) -> Design | None:
+        """Plans another design where the values of one say that it is too wide; may change the scales.
+
+        A box may be far wider than the scale at which f varies. Then all points of the design are worse than its
+        center. In this case, and where the values of a design change the scales, the points opposite to them are
+        evaluated too. If the parabolas through them have their minima near the center, the next design is as wide as
+        the farthest one, and the values of the wide design do not enter the model.
+        """
+        run, data, models, rules = state.run, state.data, self.models, self.models.rules
+        n = (2 if told.opposite else 1) * (len(values) - told.begins)
+        # With failures, evaluations from outside or those of several workers, the run has other points than the design.
+        alone = len(data.values) - run.run_start == n + 1
+        if not alone or run.noisy or models.psi is not None or models.constraints is not None:
+            return None
+        state.center_at(run.run_start)
+        points, heights = data.points[-n:], data.values[-n:] - data.values[run.center_index]
+        if not told.opposite:
+            wanted = self._has_both_sides() or rules.design.wants_opposite(heights)
+            sides = torch.cat([run.center[None], points])
+            opposite = self._allowed(state, rules.design.opposite(models.box, run.center, sides))[1:]
+            return Design(opposite, begins=False, opposite=True) if wanted and len(opposite) else None
+        if models.box.integers is not None:
+            return None
+        found = Parabolas.of(points - run.center, heights)
+        if (delta := rules.scales.narrowed(found, run.radius.delta)) is not None:
+            state.data = data.rows(torch.arange(run.center_index + 1))
+            run.radius = rules.radius.begun(delta, run.radius.largest)
+            return Design(self.design(state, run.center, delta)[1:], begins=False)
+        if self._has_both_sides():
+            state.rescale(rules.scales.factors(models.box, found, run.radius.delta))
+        return None
+
+    def _has_both_sides(self) -> bool:
+        """Whether designs have both sides of each variable: with integers, or without bounds, to change the scales."""
+        models, box = self.models, self.models.box
+        few = box.d <= models.rules.design.whole and models.constraints is None
+        infinite = self.rescale and not bool(torch.isfinite(box.sides).all())
+        return few and (infinite or box.integers is not None)
 
     def next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
         """Sets the center, fits the model, and plans the next batch; ``told`` is the plan just answered, if any."""
@@ -82,16 +112,15 @@ class Planner:
         models.prepare(state)
         if isinstance(told, Restart):
             state.center_at(models.center(state))
-            if len((design := self.design_around(state)).points):
-                return design
-        outside_direction = self.outside_direction()
+            if len(points := self.design(state, run.center, run.radius.delta)[1:]):
+                return Design(points, begins=False)
         while True:
             center = models.center(state)
             if models.constraints is not None:
                 models.constraints.widen(state, center)
-            model = models.model(state, center, outside_direction)
+            model = models.model(state, center)
             if run.smoothing and model is not None:
-                center, model, outcome = settle_by_mean(models, state, center, model, told, outcome, outside_direction)
+                center, model, outcome = settle_by_mean(models, state, center, model, told, outcome)
             state.center_at(center)
             if model is None:  # no other query is in the window, or the covariance is singular
                 query = self._random_query(state)
@@ -208,13 +237,8 @@ class Planner:
         run.model_queries += 1
         return GeometryQuery(point)
 
-    def outside_direction(self) -> Tensor:
-        """A random vector, shape ``d_free``, for a direction outside a subspace."""
-        return torch.from_numpy(self.random(4).standard_normal(self.models.box.d))
-
     def _random_query(self, state: TrustRegionState) -> GeometryQuery:
-        direction = torch.from_numpy(self.random(1).standard_normal(self.models.box.d))
-        point = self.models.box.along(state.run.center, direction, state.run.radius.delta)
+        point = self.models.box.along(state.run.center, self.models.normal(1), state.run.radius.delta)
         return GeometryQuery(self.models.kept(state, point))
 
     def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
@@ -228,9 +252,9 @@ class Planner:
 
     def smooths_on(self, model: LocalModel) -> bool:
         """Whether the model goes on smoothing over ripples: early in a run, while values need its noise."""
-        rules, early = self.models.rules, self.models.rules.noise.early * self.models.box.d
-        needed = self.queries < min(early, self.remaining)
-        return needed and rules.noise.needs(model.region.pinned, rules.model.search)
+        rules = self.models.rules
+        early = self.queries < rules.noise.early * self.models.box.d
+        return early and rules.noise.needs(model.region.pinned, rules.model.search)
 
     def _is_asked(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point was evaluated, or is pending on a lattice."""
@@ -281,7 +305,7 @@ class Planner:
         run, box = state.run, self.models.box
         if not math.isfinite(box.lattice_size) or run.noisy:
             return None
-        delta, random = radius.delta, self.random(6)
+        delta, random = radius.delta, self.models.random(6)
         while (delta := 2.0 * delta) <= radius.largest:
             moves = torch.from_numpy(random.standard_normal((TRIALS, box.d)))
             moves *= delta / torch.linalg.vector_norm(moves, dim=1, keepdim=True)
@@ -295,9 +319,9 @@ class Planner:
         """A random point, moved into ψ's domain, at which a new run begins; on a lattice a new one."""
         data, box, psi = state.data, self.models.box, self.models.psi
         where = (box, state.run.center, self.first.delta, data.points, data.failed)
-        point = self.models.kept(state, self.models.rules.restart.point(*where, self.random(2)))
+        point = self.models.kept(state, self.models.rules.restart.point(*where, self.models.random(2)))
         if math.isfinite(box.lattice_size) and self._is_asked(state, point):
-            others = box.lattice_points(self.random(7))
+            others = box.lattice_points(self.models.random(7))
             point = next((other[None] for other in others if not self._is_asked(state, other[None])), point)
         return Restart(point if psi is None else box.clamped(box.part(psi(box.whole(point), 1.0))))
 

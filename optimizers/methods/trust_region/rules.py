@@ -26,46 +26,48 @@ FLAT = 1e-12
 
 @dataclass(frozen=True)
 class DesignRule:
-    """The first points of a run, and whether the model is of the subspace that the steps to its queries span.
+    """The first points of a run. Until its steps span all variables, the model is of the subspace that they span.
 
     Attributes:
-        whole: the largest number of variables with which the model is of all variables.
-        needed: the least budget with which it is, in queries a variable.
-        directions: the number of random directions in a design for a subspace.
+        whole: the largest number of variables with which the model is of all variables once the steps span them.
+        directions: the number of random directions of a design. With at most as many variables it is along each of
+            them instead, unless there are constraints.
     """
 
     whole: int = 60
-    needed: float = 6
     directions: int = 8
 
-    def is_spanning(self, d: int, budget: int) -> bool:
-        """Whether the model is of the subspace of its queries, and not of all d variables."""
-        return d > self.whole or budget < self.needed * d
-
     def points(self, box: FreeBox, center: Tensor, delta: float, random: np.random.Generator | None) -> Tensor:
-        """The center and points at δ from it.
+        """The center and points at δ from it, ``1 + k x d_free``.
 
         Args:
             box: the box.
             center: shape ``d_free``.
             delta: δ.
-            random: random numbers for a subspace, or None for all variables.
+            random: random numbers for a design along random directions; None for one along each variable.
 
         Returns:
-            With random numbers, points along orthonormal random directions, clipped to the box,
-            ``1 + min(directions, d) x d_free``. Without, points at ±δ along each variable, ``2d_free + 1 x d_free``,
-            where δ is at most 0.4 of the side. Instead of a point outside the box there is one at half the distance on
-            the other side of the center.
+            The center, and one point along each variable, toward the farther side of the box, at δ or 0.4 of the side
+            if that is less; or at most ``directions`` points along orthonormal random directions, clipped to the box.
         """
         if random is not None:
             normal = torch.from_numpy(random.standard_normal((box.d, min(self.directions, box.d))))
-            return box.clamped(torch.cat([center[None], center + delta * torch.linalg.qr(normal).Q.mT]))
-        reach = torch.minimum(torch.full_like(box.sides, delta), 0.4 * box.sides)
-        if box.integers is not None:
-            reach = torch.maximum(reach, box.spacing(center))
-        up = torch.where(center + reach > box.upper, -0.5 * reach, reach)
-        down = torch.where(center - reach < box.lower, 0.5 * reach, -reach)
-        return center + torch.cat([torch.zeros_like(center)[None], torch.diag(up), torch.diag(down)])
+            moves = delta * torch.linalg.qr(normal).Q.mT
+        else:
+            reach = torch.minimum(torch.full_like(box.sides, delta), 0.4 * box.sides)
+            if box.integers is not None:
+                reach = torch.maximum(reach, box.spacing(center))
+            moves = torch.diag(torch.where(box.upper - center < center - box.lower, -reach, reach))
+        return box.clamped(torch.cat([center[None], center + moves]))
+
+    def wants_opposite(self, heights: Tensor) -> bool:
+        """Whether the other sides of a design are evaluated too, given its values less the center's, shape ``k``."""
+        return bool((heights > 0.0).all())
+
+    def opposite(self, box: FreeBox, center: Tensor, points: Tensor) -> Tensor:
+        """The points on the other side of the center, or where that is outside the box, at half the distance."""
+        back = 2.0 * center - points
+        return torch.where((box.clamped(back) == back).all(dim=1, keepdim=True), back, 0.5 * (center + points))
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,8 @@ class NoiseRule:
     """When the model smooths over noise, or over ripples of an exact function that look like noise.
 
     Attributes:
-        early: during this many queries a variable (at most half of the budget) smoothing goes on after ρ has reached
-            the scale of the ripples, while values are much less likely without noise.
+        early: during this many queries a variable smoothing goes on after ρ has reached the scale of the ripples, while
+            values are much less likely without noise.
         seen: the mean's change over a step must exceed this many noise standard deviations to count as visible.
         averaging: a run ends this many queries a variable after noise has first hidden how f varies within ρ; until
             then the queries average out the noise.
@@ -314,6 +316,8 @@ class ModelRule:
     """The model's queries, kernel, metric and fit.
 
     Attributes:
+        young: with fewer queries a variable only a is fitted, and the model has neither a metric nor noise, as
+            curvatures are not known yet. It is not for constraints, nor for more variables than ``DesignRule.whole``.
         close: in a subspace without noise, queries nearer to the center than this many ρ are left out.
         prior: the pinned kernel's constants.
         search: the search for its amplitude and noise.
@@ -323,6 +327,7 @@ class ModelRule:
         newton: the most Newton steps to a low mean after the first one.
     """
 
+    young: float = 2
     close: float = 1e-2
     prior: PinnedPrior = PinnedPrior()
     search: ShapeSearch = ShapeSearch()

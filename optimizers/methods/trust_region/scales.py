@@ -31,11 +31,11 @@ def power_of_two(scale: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Parabolas:
-    """The parabolas through the values of a design along each variable, relative to its center.
+    """The parabolas through the values of a design along each of its k directions, relative to its center.
 
     Attributes:
-        slopes: their slopes at the center, shape ``d``.
-        curvatures: their second derivatives, shape ``d``.
+        slopes: their slopes at the center, shape ``k``.
+        curvatures: their second derivatives, shape ``k``.
     """
 
     slopes: Tensor
@@ -43,15 +43,16 @@ class Parabolas:
 
     @classmethod
     def of(cls, rows: Tensor, heights: Tensor) -> Parabolas:
-        """The parabolas through 0 and two points on each axis.
+        """The parabolas through 0 and two points in each direction.
 
         Args:
-            rows: the points less the center, ``2d x d``: first those on one side of it, then those on the other.
-            heights: their values less the center's, shape ``2d``.
+            rows: the points less the center, ``2k x d``: one in each direction, then another one in each.
+            heights: their values less the center's, shape ``2k``.
         """
-        d = rows.shape[1]
-        a, b = rows[:d].diagonal(), rows[d:].diagonal()
-        rise_a, rise_b = heights[:d] / a, heights[d:] / b
+        first, second = rows.tensor_split(2)
+        a = torch.linalg.vector_norm(first, dim=1)
+        b = (first * second).sum(1) / a
+        rise_a, rise_b = heights[: len(a)] / a, heights[len(a) :] / b
         curvatures = 2.0 * (rise_a - rise_b) / (a - b)
         return cls(rise_a - 0.5 * curvatures * a, curvatures)
 

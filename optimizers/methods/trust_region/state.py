@@ -1,4 +1,4 @@
-"""The state of a trust-region run between batches, and the plans for its next batch."""
+"""The state of a trust-region run between batches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from optimizers.methods.trust_region.plans import Plan
 from surrogates.pinned.prior import Hyperparameters
 
 
@@ -26,55 +27,6 @@ class Radius:
     rho: float
     largest: float
     finest: float = 0.0
-
-
-@dataclass(frozen=True)
-class Design:
-    """Points about a center, ``q x d_free``; with ``begins`` a run begins there."""
-
-    points: Tensor
-    begins: bool = True
-
-
-@dataclass(frozen=True)
-class Restart:
-    """One point, ``1 x d_free``, at which a new run begins."""
-
-    points: Tensor
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """The center again, ``1 x d_free``: another value there means that values are noisy."""
-
-    points: Tensor
-
-
-@dataclass(frozen=True)
-class GeometryQuery:
-    """A point that improves the model, ``1 x d_free``."""
-
-    points: Tensor
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step to a low mean, ``1 x d_free``.
-
-    Attributes:
-        predicted: the decrease that the model predicts.
-        exploration_std: the standard deviation of f there that is due to the unknown slope outside the subspace.
-        constraints: the constraints expected there, shape ``m``, or None.
-    """
-
-    points: Tensor
-    predicted: float = 0.0
-    exploration_std: float = 0.0
-    constraints: Tensor | None = None
-
-
-Plan = Design | Restart | Repeat | GeometryQuery | Step
-PLANS = {plan.__name__: plan for plan in (Design, Restart, Repeat, GeometryQuery, Step)}
 
 
 @dataclass
@@ -151,8 +103,7 @@ class Fit:
     """The hyper-parameters of the model.
 
     Attributes:
-        basis: an orthonormal basis B of the subspace of the model, ``k x d_free``; the identity where all variables are
-            modelled.
+        basis: an orthonormal basis B of the subspace of the model, ``k x d_free``.
         metric: A in the basis's coordinates, ``k + 1 x k + 1``.
         spanning: whether the model is of the subspace spanned by the steps from the center to its queries.
         params: a and s²; None before the first fit of a run.

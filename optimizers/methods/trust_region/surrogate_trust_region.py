@@ -26,23 +26,12 @@ from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
 from optimizers.methods.trust_region.given import add_evaluations, begin, fit_radius
 from optimizers.methods.trust_region.models import ModelBuilder
-from optimizers.methods.trust_region.outcomes import NO_STEP, changes_scale, update_run
+from optimizers.methods.trust_region.outcomes import NO_STEP, update_run
 from optimizers.methods.trust_region.planning import Planner
+from optimizers.methods.trust_region.plans import PLANS, Design, GeometryQuery, Plan, Repeat, Step
 from optimizers.methods.trust_region.rules import ConstraintRule, TrustRegionRules
 from optimizers.methods.trust_region.scales import parse_scale, power_of_two
-from optimizers.methods.trust_region.state import (
-    PLANS,
-    ConstraintData,
-    Data,
-    Design,
-    Fit,
-    GeometryQuery,
-    Plan,
-    Repeat,
-    Run,
-    Step,
-    TrustRegionState,
-)
+from optimizers.methods.trust_region.state import ConstraintData, Data, Fit, Run, TrustRegionState
 from optimizers.prox import Prox
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.pinned.prior import Hyperparameters
@@ -60,12 +49,14 @@ class SurrogateTrustRegion(Optimizer):
     After the initial design, which is one batch, the method evaluates one point at a time, or several with ``workers``.
     It is the default of ``minimize``.
 
-    **A run.** A run begins with a design: x0 and two points along each variable. With more than 60 variables, a budget
-    under six queries a variable, or constraints, it is x0 and a point along each of at most eight random directions.
-    Then each query is a step to the least mean within a radius Δ of the center, or, if the model is poor, a
-    geometry-improving query. Δ grows if steps do as well as predicted, and falls otherwise. When the scale of the
-    search falls below 5e-8 of the first radius, a new run begins at a random point; with many variables it continues
-    from the best query unless the random point is better than x0. ``best_x`` is the best of all runs.
+    **A run.** A run begins with a design: x0 and a point along each variable, or, with more than eight variables, along
+    each of eight random directions. If none of these points is better than x0, those on the other side of x0 follow;
+    where scales come from x0, both sides of x0 along each variable are always evaluated. Then each query is a step to
+    the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The model is
+    of the subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls otherwise.
+    When the scale of the search falls below 5e-8 of the first radius, a new run begins at a random point; with many
+    variables it continues from the best query unless the random point is better than x0. ``best_x`` is the best of all
+    runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
@@ -129,7 +120,7 @@ class SurrogateTrustRegion(Optimizer):
 
     method = "trust_region"
     has_model = takes_variances = True
-    version = 5
+    version = 6
     takes_integers = True
     state: TrustRegionState
 
@@ -197,23 +188,20 @@ class SurrogateTrustRegion(Optimizer):
         self._opening, self._placed = self.rules.radius.first(self._box, center, first), (center, self._x)
         noisy = None if self.noise is None else self.noise > 0.0
         data, run = Data(none, none[:, 0], none), Run(self._opening, center, noisy, self.rules.noise.smooths(noisy))
-        fit, constraints = self._first_fit(self.max_queries), None
+        spanning = self.constraint_set is None  # constraints are modelled in all variables
+        basis, constraints = none if spanning else torch.eye(box.d, dtype=torch.float64), None
+        fit = Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
         if self._models.constraints is not None:
             self._models.constraints.check_start(center)
             empty = none[:, 0]
             constraints = ConstraintData(none, none, none[:, :1], empty, empty, empty, scale.new_empty(0, 2))
         self.state = TrustRegionState(data, run, fit, Design(center[None]), scale, constraints=constraints)
 
-    def _first_fit(self, budget: int) -> Fit:
-        d = self._builder.box.d
-        spanning = self.constraint_set is None and self.rules.design.is_spanning(d, budget)
-        basis = torch.eye(0 if spanning else d, d, dtype=torch.float64)
-        return Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
-
     def _build(self, box: FreeBox) -> ModelBuilder:
         known, prior = self.constraint_set, self.rules.model.prior
         constraints = None if known is None else ConstraintModels(known, box, self._constraint_rule(), prior)
-        return ModelBuilder(box, self.rules, self.window, self._variance, cast("Prox | None", self.prox), constraints)
+        psi = cast("Prox | None", self.prox)
+        return ModelBuilder(box, self.rules, self.window, self._variance, psi, constraints, self._generator)
 
     @property
     def _models(self) -> ModelBuilder:
@@ -232,7 +220,7 @@ class SurrogateTrustRegion(Optimizer):
         if self._box.integers is not None and self.pending:
             pending = torch.cat([self._box.part(cast(Tensor, batch.explicit)) for batch in self.pending])
         known = self.queries + self.history_size + self._record.given
-        return Planner(self._models, self._opening, self._generator, known, self.remaining, pending)
+        return Planner(self._models, self._opening, known, self.remaining, pending, self.rescale)
 
     def _state(self) -> dict[str, Any]:
         return {"plan_kind": type(self.state.plan).__name__} | save_fields(self.state)
@@ -256,7 +244,7 @@ class SurrogateTrustRegion(Optimizer):
             return np.maximum(self._feasibility.relative(self.constraint_set, c) - self.feasibility_tol, 0.0)
 
         with small_algebra(self._models.flops):
-            found = self._models.least_mean(self.state, self._planner.outside_direction(), excess)
+            found = self._models.least_mean(self.state, excess)
         return found and found._replace(x=self._box.whole(found.x)[0])
 
     # Asking.
@@ -274,8 +262,9 @@ class SurrogateTrustRegion(Optimizer):
         return self._placed[1]
 
     def _next_queries(self) -> int:
-        plan = self._planned()
-        return min(len(plan.points), max(1, (self.remaining + 1) // 2)) if isinstance(plan, Design) else 1
+        # A design leaves queries for steps, but no more than a few, so that a run hardly depends on its budget.
+        kept = min(self.remaining // 2, self._box.d // 2, 10)
+        return min(len(self._planned().points), self.remaining - kept)
 
     def _ask(self) -> Batch:
         plan = self._planned()
@@ -291,7 +280,7 @@ class SurrogateTrustRegion(Optimizer):
             return self._ask() if isinstance(self._planned(), Step | GeometryQuery) else None
         out = torch.cat([box.part(cast(Tensor, batch.explicit)) for batch in pending])
         try:
-            points = box.rounded(self._models.informative_points(state, out, self._generator(5)))
+            points = box.rounded(self._models.informative_points(state, out))
         except NotPositiveDefiniteError:
             return None
         for point in points:
@@ -322,11 +311,9 @@ class SurrogateTrustRegion(Optimizer):
         if plan is not None or not self._is_awaited():
             with small_algebra(self._models.flops):
                 outcome = update_run(self._models, self._opening, state, plan, asked, values)
-                if isinstance(plan, Design) and changes_scale(self._models, state, asked, values, self.rescale):
-                    state.plan = self._planner.design_around(state)
-                else:
-                    state.plan = self._planner.next_plan(state, plan, outcome)
-                state.plan_id += 1
+                another = self._planner.another_design(state, plan, values) if isinstance(plan, Design) else None
+                # A planner of its own, because the scales may have changed.
+                state.plan, state.plan_id = another or self._planner.next_plan(state, plan, outcome), state.plan_id + 1
             if len(state.plan.points) == 0 and not self.pending:
                 self.stop(StopReason.EXHAUSTED)
             self._x = self._iterate(state)
@@ -334,7 +321,6 @@ class SurrogateTrustRegion(Optimizer):
     def _take_history(self, data: DataAtHand) -> None:
         self.state = state = self.state.copied()
         if not state.plan_id and len(data.points):
-            state.fit = self._first_fit(self.max_queries + len(data.points))
             spread = (self._box.part(data.points) - self._box.part(self._x)).abs().amax(dim=0)
             if self.rescale and bool(spread.any()):
                 state.rescale(self.rules.scales.first(self._box, spread))

@@ -217,7 +217,7 @@ def test_own_hyperparameters_are_those_of_each_process_alone_and_help_where_smoo
     assert torch.equal(resumed.state.data.values, optimizer.state.data.values)
     state, models = optimizer.state.copied(), optimizer._models
     center = models.best(state)
-    model = models.model(state, center, torch.ones(2))
+    model = models.model(state, center)
     c, own = state.constraints.values, Hyperparameters(*state.constraints.own[0].tolist())
     alone = PinnedData.of(model.region.pinned.data.U, (c[model.numbers] - c[center])[:, 0])
     assert alone.loss(own) < alone.loss(model.region.pinned.params) - 3.0

@@ -21,13 +21,13 @@ def begun(d, budget, count=3):
 @pytest.mark.parametrize(("d", "budget"), [(6, 100), (30, 40)])
 def test_informative_points_are_in_the_box_about_the_end_and_pending_ones_are_not_asked_again(d, budget):
     opt, out = begun(d, budget)
-    points = opt._models.informative_points(opt.state, out, np.random.default_rng(0))
+    points = opt._models.informative_points(opt.state, out)
     assert bool((points >= opt._box.lower).all() and (points <= opt._box.upper).all())
     plan, run = opt.state.plan, opt.state.run
     end = plan.points[0] if type(plan).__name__ == "Step" else run.center
     lengths = (points - end).norm(dim=1) / run.radius.delta
     assert float(lengths.max()) <= 1.0 + 1e-9
-    again = opt._models.informative_points(opt.state, torch.cat([out, points[:1]]), np.random.default_rng(0))
+    again = opt._models.informative_points(opt.state, torch.cat([out, points[:1]]))
     assert float((again[0] - points[0]).norm()) > 0.1 * run.radius.delta
 
 
@@ -35,7 +35,7 @@ def test_in_a_span_points_go_outside_what_is_known():
     opt, out = begun(60, 60)
     state = opt.state
     end = state.plan.points[0] if type(state.plan).__name__ == "Step" else state.run.center
-    first = opt._models.informative_points(state, out, np.random.default_rng(0))[0] - end
+    first = opt._models.informative_points(state, out)[0] - end
     seen = torch.linalg.qr((torch.cat([state.data.points, out]) - end).mT).Q
     assert float((seen.mT @ first).norm()) < 0.3 * float(first.norm())
 
@@ -56,10 +56,9 @@ def quadratic(x):
     return float((torch.logspace(0, 2, len(x), dtype=torch.float64) * (x - 0.7).square()).sum())
 
 
-def rounds(q, count):
+def rounds(q, count, seed):
     """The best value after ``count`` rounds of at most q queries, whose values all arrive at the end of the round."""
-    x0 = torch.full((6,), -2.0, dtype=torch.float64)
-    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 6, max_queries=200)
+    opt = SurrogateTrustRegion(normal(6, seed=seed), bounds=[(-5.0, 5.0)] * 6, max_queries=200)
     for _ in range(count):
         out = []
         while sum(map(len, out)) < q and (batch := opt.ask_another()) is not None:
@@ -70,7 +69,7 @@ def rounds(q, count):
 
 
 def test_eight_at_a_time_are_far_ahead_of_one_in_as_many_rounds():
-    assert rounds(8, 8) < 1e-3 * rounds(1, 8)
+    assert np.median([rounds(8, 10, s) for s in range(3)]) < 1e-3 * np.median([rounds(1, 10, s) for s in range(3)])
 
 
 def test_a_step_that_takes_too_long_is_passed_over_and_counts_when_it_comes():

@@ -44,15 +44,16 @@ def test_the_radius_follows_the_ratio():
     assert RULE.is_short(radius, 0.04) and not RULE.is_short(radius, 0.06)
 
 
-def test_a_spans_design_is_the_center_and_orthonormal_directions():
-    rule, box = DesignRule(), FreeBox(torch.zeros(30, dtype=torch.float64), None)
-    center = torch.from_numpy(np.random.default_rng(1).standard_normal(30))
-    moved = rule.points(box, center, 2.0, np.random.default_rng(0)) - center
+@pytest.mark.parametrize(("d", "axes"), [(30, False), (30, True), (5, False)])
+def test_a_design_is_the_center_and_orthogonal_directions_and_has_an_opposite(d, axes):
+    rule, box = DesignRule(), FreeBox(torch.zeros(d, dtype=torch.float64), None)
+    center = torch.from_numpy(np.random.default_rng(1).standard_normal(d))
+    points = rule.points(box, center, 2.0, None if axes else np.random.default_rng(0))
+    moved = points - center
     assert not bool(moved[0].any())
-    np.testing.assert_allclose(moved[1:] @ moved[1:].mT, 4.0 * np.eye(8), atol=1e-12)
-    small = FreeBox(torch.zeros(3, dtype=torch.float64), None)
-    assert rule.points(small, center[:3], 1.0, np.random.default_rng(0)).shape == (4, 3)
-    assert rule.is_spanning(61, 10**6) and rule.is_spanning(40, 100) and not rule.is_spanning(40, 800)
+    np.testing.assert_allclose(moved[1:] @ moved[1:].mT, 4.0 * np.eye(d if axes else min(d, 8)), atol=1e-12)
+    assert bool(((moved != 0.0).sum(1)[1:] == 1).all()) is axes
+    np.testing.assert_allclose(rule.opposite(box, center, points) - center, -moved, atol=1e-12)
 
 
 def test_a_plane_is_of_the_queries_within_its_reach():

@@ -78,13 +78,14 @@ def test_a_run_begins_at_a_random_point_that_is_better_than_x0_and_at_the_best_o
     """Terraces about x0, which go down or up: a run cannot go on from any, and no random point is near."""
     x0 = normal(100, seed=3).clamp(-1.0, 1.0)
     opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 100, max_queries=400)
-    begun, sign = [], -1.0 if better else 1.0
+    begun, best, sign = [], None, -1.0 if better else 1.0
     while not opt.stopped:
         batch = opt.ask()
         if batch.info["kind"] == "Restart":
             best = opt.best_x
-        elif batch.info["kind"] == "Design" and opt.queries:
+        elif batch.info["kind"] == "Design" and best is not None:
             begun.append(float(torch.linalg.vector_norm(batch.points() - best, dim=1).max()))
+            best = None
         opt.tell(batch, sign * torch.linalg.vector_norm(batch.points() - x0, dim=1).floor().clamp(max=10.0))
     nearest = 0.2 * 10.0 * 5.0**0.5
     assert len(begun) >= 3 and all((distance > 2.0 * nearest) is better for distance in begun)
