@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from experiments.workloads.images import Images
-from experiments.workloads.victims import Victim
+from experiments.workloads.victims import ResNet, Victim
 from optimizers.comparison.records import Rows
 
 
@@ -39,7 +39,7 @@ class Attack:
             little weight.
     """
 
-    victim: Victim
+    victim: Victim | ResNet
     image: Tensor
     label: int
     bound: float

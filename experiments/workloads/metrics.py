@@ -127,7 +127,7 @@ def trained_network(points: Points, training: Training, seed: int, source: str =
     The seed draws the sample of the points, the weights and the order of the batches. The result is stored in the
     folder ``cache`` under the name ``source`` of the points.
     """
-    name = f"mlp-{source}-{values_of(training)}-{seed}"
+    name = f"mlp-{source}{len(points)}-{values_of(training)}-{seed}"
     theta: Tensor = cached(cache, name, lambda: _trained(points, training, seed))
     return theta
 

@@ -1,4 +1,8 @@
-"""Image classifiers that the attacks query, trained from a seed.
+"""Image classifiers that the attacks query: trained from a seed, or supplied with the data.
+
+Supplied networks are ``cnn.pt`` for MNIST and ``resnet20*.th`` for CIFAR-10, a ResNet-20 in the format of
+https://github.com/akamaster/pytorch_resnet_cifar10 (He et al. 2016, with shortcuts of option A). They are evaluated in
+float64 as well.
 
 One small CNN serves images of any size: two 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, and two linear
 layers. It is trained in the images' dtype and queried in float64, where the differences of values that attacks use are
@@ -10,15 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
+from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d, pad
 
 from experiments.workloads.cache import cached, values_of
+from experiments.workloads.data import file_of, reading
 from experiments.workloads.images import Images
 
 CLASSES = 10
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of the channels by which the supplied ResNet standardizes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Victim:
     """A trained CNN.
 
     Attributes:
-        parameters: weight and bias of each of the four layers.
+        parameters: weight and bias of each layer: two convolutions, which keep the size, and linear layers.
     """
 
     parameters: tuple[Tensor, ...]
@@ -50,14 +60,62 @@ class Victim:
     def logits(self, pixels: Tensor) -> Tensor:
         """Returns the scores of the ten classes, ``n x 10``, for images ``n x c x h x w``."""
         p = self.parameters
-        pixels = max_pool2d(conv2d(pixels, p[0], p[1], padding=1).relu(), 2)
-        pixels = max_pool2d(conv2d(pixels, p[2], p[3], padding=1).relu(), 2)
-        return linear(linear(pixels.flatten(1), p[4], p[5]).relu(), p[6], p[7])
+        pixels = max_pool2d(conv2d(pixels, p[0], p[1], padding="same").relu(), 2)
+        pixels = max_pool2d(conv2d(pixels, p[2], p[3], padding="same").relu(), 2)
+        scores = linear(pixels.flatten(1), p[4], p[5])
+        return linear(scores.relu(), p[6], p[7]) if len(p) > 6 else scores
 
-    def predict(self, pixels: Tensor) -> Tensor:
-        """Returns the class with the largest score, shape ``n``; evaluates images in chunks."""
-        chunks = pixels.to(self.parameters[0]).split(1000)
-        return torch.cat([self.logits(chunk).argmax(1) for chunk in chunks])
+
+def supplied(folder: Path) -> Victim | ResNet | None:
+    """Returns the trained network in a data set's folder, or None if there is none.
+
+    Raises:
+        DataError: if the file is not as expected.
+    """
+    path = file_of(folder, "cnn.pt", "resnet20*.th")
+    if path is None:
+        return None
+    with reading(f"{path} has no network that this version knows"):
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        if path.suffix == ".pt":
+            return Victim(tuple(weight.double() for weight in found.values()))
+        return ResNet({name.removeprefix("module."): w.double() for name, w in found["state_dict"].items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNet:
+    """A residual network for 32 x 32 pixels with batch normalization, in evaluation mode.
+
+    Attributes:
+        weights: the tensors by their names in the state dict.
+    """
+
+    weights: Mapping[str, Tensor]
+
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Returns the scores of the ten classes, ``n x 10``, for images ``n x 3 x 32 x 32``."""
+        mean, deviation = (pixels.new_tensor(each).view(3, 1, 1) for each in (MEAN, DEVIATION))
+        x = self._convolved((pixels - mean) / deviation, "", 1, 1).relu()
+        for layer in (1, 2, 3):
+            blocks = [name for name in self.weights if re.fullmatch(rf"layer{layer}\.\d+\.conv1\.weight", name)]
+            for block in range(len(blocks)):
+                name, stride = f"layer{layer}.{block}.", 2 if layer > 1 and block == 0 else 1
+                inner = self._convolved(self._convolved(x, name, 1, stride).relu(), name, 2, 1)
+                added = (inner.shape[1] - x.shape[1]) // 2
+                x = (inner + pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, added, added))).relu()
+        return linear(x.mean((2, 3)), self.weights["linear.weight"], self.weights["linear.bias"])
+
+    def _convolved(self, x: Tensor, name: str, number: int, stride: int) -> Tensor:
+        w, norm = self.weights, f"{name}bn{number}."
+        x = conv2d(x, w[f"{name}conv{number}.weight"], stride=stride, padding=1)
+        statistics = w[f"{norm}running_mean"], w[f"{norm}running_var"]
+        return batch_norm(x, *statistics, w[f"{norm}weight"], w[f"{norm}bias"])
+
+
+def predict(victim: Victim | ResNet, pixels: Tensor) -> Tensor:
+    """Returns the class with the largest score, shape ``n``; evaluates images in chunks, in float64."""
+    with torch.no_grad():
+        return torch.cat([victim.logits(chunk).argmax(1) for chunk in pixels.double().split(1000)])
 
 
 def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, ...], ...]:
@@ -75,7 +133,7 @@ def trained_victim(
 
     The seed draws the initial weights (He's uniform; biases 0) and the order of the batches.
     """
-    kind = f"{images.name}-{images.shape}-{images.train.dtype}"
+    kind = f"{images.name}{len(images.train)}-{images.shape}-{images.train.dtype}"
     name = f"victim-{kind}-{values_of(training)}-{seed}-{''.join(map(str, classes))}"
     return Victim(tuple(cached(cache, name, lambda: _trained(images, training, seed, classes))))
 

@@ -7,6 +7,7 @@ import torch
 
 from experiments import registry
 from experiments.papers.zord import fig9_table1 as attacks
+from experiments.workloads.victims import predict
 
 
 class Recorded:
@@ -39,7 +40,7 @@ def test_every_query_keeps_the_bound_and_the_first_success_is_counted(method):
         assert float(asked.abs().max()) <= bound * (1 + 1e-12)
         assert success == bool((values <= 0).any())
         assert queries == (1 + int((values <= 0).int().argmax()) if success else SETTINGS.max_queries)
-        predicted = attack.victim.predict(attack.perturbed(asked[queries - 1 : queries]))
+        predicted = predict(attack.victim, attack.perturbed(asked[queries - 1 : queries]))
         assert success == (int(predicted) != attack.label)
 
 

@@ -15,6 +15,7 @@ from experiments.workloads import data, llm
 from experiments.workloads.covertype import covertype, load_points
 from experiments.workloads.data import DataError, fetch, folder_of
 from experiments.workloads.images import cifar10, load_images, mnist
+from experiments.workloads.victims import predict, supplied
 from tests.experiments.mnist import write_mnist
 
 REAL = Path(__file__).parents[2] / "../shared/data"
@@ -92,6 +93,56 @@ def test_downloads_go_where_the_loaders_look(tmp_path, monkeypatch):
         fetch("sst2", tmp_path)
     with pytest.raises(UnknownNameError, match="data set 'imagenet'"):
         fetch("imagenet", tmp_path)
+
+
+class Block(torch.nn.Module):
+    """A residual block of He et al. (2016) with a shortcut of option A."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.stride = 2 if inputs != outputs else 1
+        self.conv1 = torch.nn.Conv2d(inputs, outputs, 3, self.stride, 1, bias=False)
+        self.conv2 = torch.nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = torch.nn.BatchNorm2d(outputs), torch.nn.BatchNorm2d(outputs)
+
+    def forward(self, x):
+        inner = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        short, missing = x[:, :, :: self.stride, :: self.stride], inner.shape[1] - x.shape[1]
+        zeros = torch.zeros(len(x), missing // 2, *short.shape[2:])
+        return (inner + torch.cat([zeros, short, zeros], 1)).relu()
+
+
+def test_a_supplied_resnet_is_torchs(tmp_path):
+    net = torch.nn.Module()
+    net.conv1, net.bn1 = torch.nn.Conv2d(3, 16, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(16)
+    widths = [(16, 16), (16, 32), (32, 64)]
+    for i, (inputs, outputs) in enumerate(widths):
+        setattr(net, f"layer{i + 1}", torch.nn.Sequential(Block(inputs, outputs), Block(outputs, outputs)))
+    net.linear = torch.nn.Linear(64, 10)
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+    state = {f"module.{name}": value for name, value in net.state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "resnet20-x.th")
+    pixels, mean, deviation = torch.rand(2, 3, 32, 32), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    x = (pixels - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(deviation).view(3, 1, 1)
+    with torch.no_grad():
+        x = net.eval().bn1(net.conv1(x)).relu()
+        expected = net.linear(net.layer3(net.layer2(net.layer1(x))).mean((2, 3)))
+        assert torch.allclose(supplied(tmp_path).logits(pixels.double()).float(), expected, rtol=1e-4, atol=1e-4)
+    (tmp_path / "resnet20-x.th").write_bytes(b"text")
+    with pytest.raises(DataError, match="no network"):
+        supplied(tmp_path)
+    assert supplied(tmp_path / "nothing") is None
+
+
+@needs_real
+@pytest.mark.parametrize(("name", "least"), [("mnist", 0.97), ("cifar10", 0.88)])
+def test_the_supplied_networks_are_as_accurate_as_published(name, least):
+    images = load_images(name, str(REAL))
+    found = predict(supplied(REAL / name), images.test[:100])
+    assert float((found == images.test_labels[:100]).double().mean()) >= least
 
 
 @needs_real

@@ -169,8 +169,13 @@ def test_mnist_is_trained_on_where_it_is_given(experiment, tmp_path):
     clients, train, test = digits.federation_of(settings.with_data().network, 6, 1.0, 0, settings.data)
     assert clients[0].dimension == 28938 and sum(len(client.labels) for client in clients) == 80
     given = load_images("mnist", settings.data)
-    assert torch.equal(test.inputs, given.test.flatten(1)) and torch.equal(test.labels, given.test_labels)
-    assert sorted(map(tuple, train.inputs.tolist())) == sorted(map(tuple, given.train.flatten(1).tolist()))
+    shown, pixels = ((each.flatten(1) - 0.1307) / 0.3081 for each in (given.test, given.train))
+    assert torch.equal(test.inputs, shown) and torch.equal(test.labels, given.test_labels)
+    assert sorted(map(tuple, train.inputs.tolist())) == sorted(map(tuple, pixels.tolist()))
+    batches = digits.BatchLoss(clients[0], 3, [0, 1])
+    points = torch.stack([digits.initial("mnist_cnn", 0)] * 2)
+    (first, same), (other, _) = batches(points), batches(points)
+    assert first == same != other and first == digits.BatchLoss(clients[0], 3, [0, 1])(points)[0]
     write_mnist(folder, side=8)
     mnist.cache_clear()
     with pytest.raises(DataError, match=r"\(1, 28, 28\)"):

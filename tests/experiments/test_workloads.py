@@ -11,7 +11,7 @@ from experiments.workloads.attack import Attack, chosen, fooled, margin
 from experiments.workloads.cache import cached
 from experiments.workloads.data import DataError
 from experiments.workloads.images import cifar10, digits, load_images, mnist, read_idx
-from experiments.workloads.victims import Training, shapes, trained_victim
+from experiments.workloads.victims import Training, predict, shapes, trained_victim
 from tests.experiments.mnist import idx, write_mnist
 
 SMALL = Training(channels=(2, 3), hidden=4, epochs=1)
@@ -129,9 +129,9 @@ def test_victims_are_functions_of_their_seed_and_touch_no_global_generator(tmp_p
 def test_a_victim_learns_the_classes_it_is_shown():
     training, task = Training(channels=(4, 8), hidden=16, epochs=5, rate=5e-3), digits(8)
     some = trained_victim(task, training, 0, classes=(1, 7))
-    assert set(some.predict(task.test).tolist()) <= {1, 7}
+    assert set(predict(some, task.test).tolist()) <= {1, 7}
     of_them = torch.isin(task.test_labels, torch.tensor([1, 7]))
-    assert float((some.predict(task.test[of_them]) == task.test_labels[of_them]).double().mean()) > 0.9
+    assert float((predict(some, task.test[of_them]) == task.test_labels[of_them]).double().mean()) > 0.9
 
 
 def test_a_spoilt_cache_is_made_again(tmp_path):
@@ -148,7 +148,7 @@ def test_margins_say_what_is_recognized():
     perturbed = attack.perturbed(deltas)
     assert float((perturbed - attack.image).abs().max()) <= 0.2
     assert float(perturbed.min()) >= 0.0 and float(perturbed.max()) <= 1.0
-    wrong = victim.predict(perturbed) != attack.label
+    wrong = predict(victim, perturbed) != attack.label
     assert torch.equal(attack(deltas) <= 0, wrong)
     logs = attack.logits(deltas).log_softmax(-1)
     best = torch.cat([logs[:, : attack.label], logs[:, attack.label + 1 :]], dim=1).amax(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ CHUNK = 2000
 """Number of images evaluated at once."""
 
 MNIST_NETWORK = "mnist_cnn"
+MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
+"""Mean and standard deviation of MNIST's pixels, by which the authors' program standardizes."""
 
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "mlp": ((32, 64), (32,), (10, 32), (10,)),
@@ -32,8 +34,8 @@ For 8 x 8 pixels: an MLP 64-32-10 and a CNN with two convolutions. For 28 x 28: 
 x 5 convolutions to 16 and 32 channels and one linear layer, 28,938 parameters. The paper gives no layers.
 """
 
-GAINS = {"mlp": 1.0, "cnn": 6.0**0.5, MNIST_NETWORK: 6.0**0.5}
-"""Initial weights are uniform within ±gain/√(fan in): torch's default for the MLP, He's for the CNNs."""
+GAINS = {"mlp": 1.0, "cnn": 6.0**0.5, MNIST_NETWORK: 1.0}
+"""Initial weights are uniform within ±gain/√(fan in): torch's default, He's for the CNN of 8 x 8 pixels."""
 
 
 def dimension(network: str) -> int:
@@ -106,6 +108,25 @@ class Loss:
         return total
 
 
+class BatchLoss:
+    """The loss on a batch of a client's images, drawn anew with replacement for each call.
+
+    Args:
+        loss: the loss on all images of the client.
+        size: number of images in a batch.
+        seed: seed of the batches.
+    """
+
+    def __init__(self, loss: Loss, size: int, seed: Sequence[int]) -> None:
+        self.loss, self.size, self.generator = loss, size, np.random.default_rng(seed)
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Returns the losses at points ``q x d`` on the same batch, shape ``q``."""
+        rows = self.generator.integers(len(self.loss.labels), size=self.size)
+        batch = Loss(self.loss.network, self.loss.inputs[rows], self.loss.labels[rows])
+        return torch.stack([batch(x) for x in points])
+
+
 def federation_of(network: str, clients: int, alpha: float, seed: int, data: str = "") -> tuple[list[Loss], Loss, Loss]:
     """Returns the clients' losses, the loss on all training images and the loss on the test images.
 
@@ -136,7 +157,8 @@ def _split(network: str, data: str, generator: np.random.Generator) -> tuple[Los
     pixels, labels = images.train.flatten(1), images.train_labels
     if data:
         order = generator.permutation(len(labels))
-        return Loss(network, pixels[order], labels[order]), Loss(network, images.test.flatten(1), images.test_labels)
+        given, shown = ((each - MNIST_MEAN) / MNIST_DEVIATION for each in (pixels, images.test.flatten(1)))
+        return Loss(network, given[order], labels[order]), Loss(network, shown, images.test_labels)
     pixels, labels = torch.cat([pixels, images.test.flatten(1)]), torch.cat([labels, images.test_labels])
     order = generator.permutation(len(labels))
     test, train = np.split(order, [int(TEST_SHARE * len(labels))])

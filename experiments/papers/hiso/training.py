@@ -9,14 +9,19 @@ from typing import Any, cast
 import numpy as np
 
 from experiments.papers.hiso.controls import ScalarHessian
-from experiments.papers.hiso.digits import MNIST_NETWORK, Loss, federation_of, initial
+from experiments.papers.hiso.digits import MNIST_NETWORK, BatchLoss, Loss, federation_of, initial
 from experiments.workloads.data import DataError
 from experiments.workloads.images import load_images
 from federated import make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers.comparison.records import Row, Rows, seeds_of, where
 
-ALGORITHMS: dict[str, Any] = {"decomfl": "decomfl", "hiso": "hiso", "hiso_scalar": ScalarHessian}
+ALGORITHMS: dict[str, Any] = {
+    "decomfl": "decomfl",
+    "hiso": "hiso",
+    "hiso_scalar": ScalarHessian,
+    "group_probe": "hiso",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Digits:
         network: network of the stand-in, ``"mlp"`` or ``"cnn"``; MNIST uses the CNN of the authors' programs.
         rate: step size on the stand-in.
         mnist_rate: step size on MNIST.
+        batch: number of images in a client's batch on MNIST, as in the authors' program; the stand-in uses all images.
+        scored: largest number of training and of test images on which loss and accuracy are recorded.
         clients: N.
         participants: number of clients per round.
         alpha: α of the Dirichlet shares.
@@ -49,7 +56,9 @@ class Digits:
     every: int = 25
     target: float = 0.8
     data: str = ""
-    mnist_rate: float = 0.001
+    mnist_rate: float = 5e-4
+    batch: int = 8
+    scored: int = 60_000
 
     def with_data(self) -> Digits:
         """Returns these settings, with the network and rate for MNIST if ``data`` is set."""
@@ -80,7 +89,15 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
         "seed": seed,
         "codec": False,
     }
-    federation = make_federation(ALGORITHMS[method], objectives, initial(settings.network, seed), **given | options)
+    functions: Sequence[Loss | BatchLoss] = objectives
+    if settings.data:
+        functions = [BatchLoss(loss, settings.batch, [seed, i]) for i, loss in enumerate(objectives)]
+        given["batched"] = True
+    training, test = (
+        dataclasses.replace(each, inputs=each.inputs[: settings.scored], labels=each.labels[: settings.scored])
+        for each in (training, test)
+    )
+    federation = make_federation(ALGORITHMS[method], functions, initial(settings.network, seed), **given | options)
     rows: Rows = []
     for r in range(settings.rounds + 1):
         if r:

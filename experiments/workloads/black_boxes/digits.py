@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from experiments.workloads import images
 from experiments.workloads.attack import Attack, chosen
 from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube, middle
-from experiments.workloads.victims import FULL, Training, Victim, trained_victim
+from experiments.workloads.victims import FULL, Training, Victim, predict, trained_victim
 from surrogates.threads import small_algebra
 
 BOUND = {8: 0.2, 28: 0.1}
@@ -35,7 +35,7 @@ def victim(side: int, training: Training, seed: int) -> Victim:
 def perturbation(side: int, training: Training, seed: int) -> OfArrays:
     """Returns the attack of a seed."""
     digits, network = images.digits(side), victim(side, training, seed)
-    recognized = network.predict(digits.test) == digits.test_labels
+    recognized = predict(network, digits.test) == digits.test_labels
     ((image, label),) = chosen(digits, recognized, 1, seed)
     return OfArrays(Attack(network, image, label, BOUND[side]))
 
