@@ -112,6 +112,14 @@ class Block(torch.nn.Module):
         return (inner + torch.cat([zeros, short, zeros], 1)).relu()
 
 
+@pytest.fixture
+def seeded():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.usefixtures("seeded")
 def test_a_supplied_resnet_is_torchs(tmp_path):
     net = torch.nn.Module()
     net.conv1, net.bn1 = torch.nn.Conv2d(3, 16, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(16)
