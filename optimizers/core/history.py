@@ -37,12 +37,20 @@ class History:
     c: Any = None
 
     @classmethod
-    def parse(cls, given: HistoryLike, like: Tensor) -> History:
+    def parse(
+        cls,
+        given: HistoryLike,
+        like: Tensor,
+        known: ConstraintSet | None = None,
+        sizes: tuple[int, ...] | None = None,
+    ) -> History:
         """The evaluations as tensors on a device, float64 but for X.
 
         Args:
-            given: a history, or its attributes as a tuple.
+            given: a history, or its attributes as a tuple; y may hold rows (f, c) instead of c.
             like: a point, shape ``d``, whose dtype and device X takes.
+            known: the constraints of the run, or None.
+            sizes: the numbers of their components, if they are known.
 
         Raises:
             TypeError: for another type, or entries that are not real numbers.
@@ -54,40 +62,30 @@ class History:
             raise ValueError(f"history: X must have shape (n, {d}), one row for each point, got {tuple(X.shape)}")
         if not bool(torch.isfinite(X).all()):
             raise ValueError(f"history: X must be finite, row {int((~torch.isfinite(X)).any(1).nonzero()[0])} is not")
-        y = parse_values(raw.y, len(X)).to(X.device)
-        yvar, c = (
-            None if part is None else numeric(f"history: {name}", part).to(y)
-            for name, part in (("yvar", raw.yvar), ("c", raw.c))
-        )
-        if yvar is not None:
-            if yvar.numel() not in (1, len(X)) or not bool((torch.isfinite(yvar) & (yvar >= 0.0)).all()):
-                raise ValueError(
-                    f"history: yvar must be one variance or {len(X)}, finite and at least 0, got {raw.yvar!r:.80}"
-                )
-            yvar = yvar.reshape(-1).expand(len(X))
-        if c is not None and (c.ndim == 0 or len(c) != len(X)):
-            raise ValueError(f"history: c must have {len(X)} rows, one for each point, got shape {tuple(c.shape)}")
-        c = None if c is None else torch.where(torch.isfinite(c), c, torch.nan)
-        return cls(X, y, yvar, c if c is None or c.ndim > 1 else c[:, None])
-
-    @property
-    def _parts(self) -> tuple[Any, ...]:
-        return self.X, self.y, self.yvar, self.c
-
-    def values(self) -> Tensor:
-        """The parsed values as ``Optimizer.tell`` takes them: f, shape ``n``, or rows (f, c), ``n x 1 + m``."""
-        return self.y if self.c is None else torch.cat([self.y[:, None], self.c], dim=1)
+        yvar = None if raw.yvar is None else numeric("history: yvar", raw.yvar).to(X.device, torch.float64).reshape(-1)
+        if yvar is not None and (len(yvar) not in (1, len(X)) or not bool(((yvar >= 0.0) & (yvar < math.inf)).all())):
+            raise ValueError(
+                f"history: yvar must be one variance or {len(X)}, finite and at least 0, got {raw.yvar!r:.80}"
+            )
+        y = raw.y if raw.c is None else _rows(raw.y, raw.c, len(X))
+        if known is not None:
+            y = known.parse(y, len(X), sizes)[0].to(X.device)
+            if known.evaluated and y.shape[1] == 1 and bool(torch.isfinite(y).any()):
+                raise ValueError("history: c must hold the values of the constraints that are evaluated with f")
+        elif raw.c is not None:
+            raise ValueError("history: c holds values of constraints, and the run has none that is evaluated with f")
+        else:
+            y = parse_values(y, len(X)).to(X.device)
+        return cls(X, y, None if yvar is None else yvar.expand(len(X)))
 
     def rows(self, which: Any) -> History:
         """The parsed evaluations with some indices or a mask."""
-        return History(*(None if part is None else part[which] for part in self._parts))
+        return History(self.X[which], self.y[which], None if self.yvar is None else self.yvar[which])
 
     def digest(self) -> str:
         """A fingerprint of the parsed evaluations."""
-        found = hashlib.sha256()
-        for part in self._parts:
-            found.update(b"-" if part is None else part.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()[:16]
+        parts = [None if part is None else part.tolist() for part in (self.X, self.y, self.yvar)]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 HistoryLike: TypeAlias = History | tuple[Any, ...]
@@ -100,6 +98,13 @@ def as_history(given: HistoryLike) -> History:
     if not isinstance(given, tuple | list) or not 2 <= len(given) <= len(fields(History)):
         raise TypeError(f"history must be a pair (X, y) or a History, got {type(given).__name__}")
     return History(*given)
+
+
+def _rows(y: Any, c: Any, n: int) -> Tensor:
+    f, c = parse_values(y, n)[:, None], numeric("history: c", c).double().cpu()
+    if c.ndim == 0 or len(c) != n:
+        raise ValueError(f"history: c must have {n} rows, one for each point, got shape {tuple(c.shape)}")
+    return torch.cat([f, c.reshape(n, -1) if n else c.new_empty(0, 1)], dim=1)
 
 
 def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | None) -> Tensor:
@@ -154,60 +159,33 @@ def entered(
         tolerance: the largest relative violation of a feasible point.
 
     Returns:
-        The evaluations that belong to the problem, which are all but those that differ from the value of a variable
-        with equal bounds; the same as data of the run; and the feasibility with them.
+        The evaluations that belong to the problem, which have the value of each variable with equal bounds, and
+        logarithms for decades; the same as data of the run; and the feasibility with them.
     """
     inside = torch.ones(len(given.X), dtype=torch.bool, device=given.X.device)
     if domain is not None:
         fixed = domain.lower == domain.upper
         belongs = (given.X[:, fixed] == domain.lower[fixed]).all(dim=1)
+        belongs &= torch.isfinite(domain.to_search(given.X)).all(dim=1)
         if not bool(belongs.all()):
             logger.warning(
-                "%d of %d given evaluations are left out: they differ from the value of a variable with equal bounds",
+                "%d of %d given evaluations are left out: they differ from the value of a variable with equal bounds, "
+                "or have no logarithm in a variable of decades",
                 int((~belongs).sum()),
                 len(belongs),
             )
         given = given.rows(belongs)
         inside = domain.contains(given.X)
-    points, values = given.X if domain is None else domain.to_search(given.X), given.values()
-    if known is None or feasibility is None:
-        if given.c is not None:
-            raise ValueError("history: c holds values of constraints, and the run has none that is evaluated with f")
-        totals = values.clone()
-        if psi is not None:
-            for i in torch.isfinite(values).nonzero().flatten().tolist():
-                totals[i] += float(psi(given.X[i]))
-    else:
-        if (given.c is None) != (not known.evaluated):
-            raise ValueError(
-                "history: c must hold the values of the constraints that are evaluated with f, and no others"
-            )
-        rows, sizes = known.parse(values, len(values), feasibility.sizes)
-        values, totals = rows.to(values), rows[:, 0].to(values)
+    points, values = given.X if domain is None else domain.to_search(given.X), given.y
+    totals = values.reshape(len(values), -1)[:, 0].clone()
+    if known is not None and feasibility is not None:
         chosen = inside.nonzero().flatten().cpu()
-        places = [(-1, i) for i in chosen.tolist()]
+        places, rows = [(-1, i) for i in chosen.tolist()], values.cpu()
+        sizes = known.parse(rows, len(rows), feasibility.sizes)[1]
         told = replace(feasibility, sizes=sizes).told(known, rows[chosen], given.X[chosen], places, 0, tolerance)
         totals[chosen], feasibility = told[1].to(totals), replace(told[2], violations=feasibility.violations)
+    elif psi is not None:
+        for i in torch.isfinite(values).nonzero().flatten().tolist():
+            totals[i] += float(psi(given.X[i]))
     totals[~inside & torch.isfinite(totals)] = math.inf
     return given, DataAtHand(points, values, totals, given.yvar), feasibility
-
-
-def told_history(X: Any, values: Any, known: ConstraintSet | None, sizes: tuple[int, ...] | None) -> History:
-    """Points and their values, which are rows (f, c) with constraints, as a history; a history stays as it is."""
-    if isinstance(X, History):
-        return X
-    points = numeric("X", X)
-    if known is None:
-        return History(points, values)
-    rows = known.parse(values, len(points), sizes)[0]
-    return History(points, rows[:, 0], c=rows[:, 1:] if known.evaluated else None)
-
-
-def finite_middle(domain: Domain | None) -> Tensor:
-    """The middle of a box in user units, shape ``d``; ``ValueError`` if a side of it is infinite."""
-    if domain is None or not bool(torch.isfinite(domain.upper - domain.lower).all()):
-        raise ValueError(
-            "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
-        )
-    point = domain.lower + 0.5 * (domain.upper - domain.lower)
-    return point if domain.space is None else domain.space.rounded(point)

@@ -17,15 +17,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, check_within, parse_box
 from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.feasibility import Feasibility
-from optimizers.core.history import (
-    DataAtHand,
-    History,
-    HistoryLike,
-    entered,
-    finite_middle,
-    reference_point,
-    told_history,
-)
+from optimizers.core.history import DataAtHand, History, HistoryLike, as_history, entered, reference_point
 from optimizers.core.method import MethodTools
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
@@ -145,7 +137,7 @@ class Optimizer(MethodTools):
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations, self._record, self._out = 0, Record(), Pending()
         self._feasibility = None if self.constraint_set is None else Feasibility(self.constraint_set.sizes_given)
-        given = None if history is None else History.parse(history, x)
+        given = None if history is None else History.parse(history, x, self.constraint_set)
         self.history = None if given is None else given.digest()
         self.history_size = 0 if given is None else len(given.X)
         data = None if given is None else self._taken(given)
@@ -153,7 +145,11 @@ class Optimizer(MethodTools):
             closest = None if self._feasibility is None else self._feasibility.x
             found = [point for point in (self._record.best_x, closest) if point is not None]
             self._opens = not found
-            x = found[0] if found else finite_middle(self.domain)
+            x = found[0] if found else x
+            if self._opens and (self.domain is None or not bool(torch.isfinite(box[1] - box[0]).all())):
+                raise ValueError(
+                    "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
+                )
         self.x0, self._x = x if track_best else x.new_empty(0), self._to_search(x)
         self._start()
         if data is not None:
@@ -380,14 +376,14 @@ class Optimizer(MethodTools):
     def _tell_points(self, X: Any, values: Any) -> None:
         """Tells values of points: of pending ones to their batches, the others as data at hand."""
         self._check_intact()
+        given = as_history(X if values is None else (X, values))
         sizes = None if self._feasibility is None else self._feasibility.sizes
-        given = told_history(X, values, self.constraint_set, sizes)
-        parsed = History.parse(given, self.x)
+        parsed = History.parse(given, self.x, self.constraint_set, sizes)
         answers, others = self._out.matches(numeric("X", given.X).to(self._x.device))
         if others and not self.has_model:
             raise ValueError(f"{type(self).__name__} has no model of f, so that it takes only values of its batches")
         for batch, which, rows in answers:
-            self.tell(batch, parsed.values()[rows], which=which)
+            self.tell(batch, parsed.y[rows], which=which)
         if others:
             with self._undone_on_error(["_record", "_stop_reason", "_feasibility", "_x", "state"]):
                 self._record.given += len(others)
@@ -425,7 +421,8 @@ class Optimizer(MethodTools):
         """Sobol' points of the box."""
         box, generator = cast(Domain, self.domain), self._generator(OPENING_STREAM)
         unit = sobol(count, self.dimension, generator).to(self._x)
-        points = self._admitted(box.search_lower + (box.search_upper - box.search_lower) * unit)
+        points = self._to_search(self._to_user(box.search_lower + (box.search_upper - box.search_lower) * unit))
+        points = self._admitted(points)
         return self._points_batch(points, info={"design": True, "opening": True})
 
     def _end_opening(self, batch: Batch, values: Tensor) -> None:

@@ -10,7 +10,17 @@ import torch
 from scipy.optimize import LinearConstraint, NonlinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
-from optimizers import L1, RGF, CandidateGenerator, History, compare, minimize, scipy_method
+from optimizers import (
+    L1,
+    RGF,
+    CandidateGenerator,
+    History,
+    Space,
+    SurrogateTrustRegion,
+    compare,
+    minimize,
+    scipy_method,
+)
 from optimizers.registry import METHODS, method_class
 
 D = 3
@@ -269,3 +279,21 @@ def test_adapters_pass_evaluations_on():
     generator.observe(both, -torch.tensor([[f(x)] for x in both]))
     assert generator.optimizer.queries == len(candidates) and not len(generator.X_pending)
     assert math.isclose(generator.optimizer.best_y, min(f(x) for x in both), rel_tol=1e-6)
+
+
+def test_a_history_of_integers_and_decades():
+    """Fractions of an integer are an error; points without a logarithm are left out."""
+    space = Space([(1e-3, 1e3), (1, 12)], log=[True, False], integrality=[0, 1])
+
+    def g(x):
+        assert x[1] == round(x[1])
+        return (np.log10(x[0]) - 1.0) ** 2 + (x[1] - 7.0) ** 2 / 10.0
+
+    X = np.array([[0.01, 2.0], [1.0, 4.0], [5.0, 9.0], [1e4, 7.0], [-1.0, 7.0], [100.0, 11.0]])
+    y = np.array([g(x) if x[0] > 0.0 else -9.0 for x in X])
+    opt = SurrogateTrustRegion(bounds=space, max_queries=20, history=(X, y))
+    assert opt.best_x.tolist() == [5.0, 9.0] and opt.state.data.outside == 1 and len(opt.state.data.values) == 5
+    with pytest.raises(ValueError, match="not whole"):
+        SurrogateTrustRegion(bounds=space, max_queries=20, history=(X + np.array([0.0, 0.5]), y))
+    assert minimize(g, bounds=space, history=(X, y), max_queries=25).fun < 1e-3
+    assert minimize(g, bounds=space, max_queries=30).fun < 1e-2
