@@ -51,6 +51,30 @@ def test_trees_are_lightgbms():
     assert task(u) == pytest.approx(by_hand(task, fitted), rel=1e-9)
 
 
+@pytest.mark.parametrize("name", tuning.WITH_INTEGERS)
+def test_a_space_has_the_hyperparameters_in_their_own_units(name):
+    if name.startswith("lightgbm"):
+        pytest.importorskip("lightgbm", reason="pip install '.[problems]'")
+    task = tuning.WITH_INTEGERS[name](2)
+    u, space = np.full(len(task.variables), 0.5), task.space
+    middle = np.where(space.log, np.sqrt(space.lb * space.ub), 0.5 * (space.lb + space.ub))
+    middle = np.where(space.integrality, np.round(middle), middle)
+    assert space.named(middle) == pytest.approx(named(task.variables, u))
+    assert task.loss(space.named(middle)) == pytest.approx(task(u), rel=1e-9)
+
+
+def test_a_forest_is_scikit_learns():
+    from sklearn.ensemble import RandomForestRegressor
+
+    task = tuning.WITH_INTEGERS["forest_diabetes"](1)
+    values = named(tuning.FOREST, np.zeros(5))
+    errors = []
+    for train, test in task.folds.split(task.inputs):
+        model = RandomForestRegressor(**values, random_state=1).fit(task.inputs[train], task.targets[train])
+        errors.append(np.sqrt(np.square(model.predict(task.inputs[test]) - task.targets[test]).mean()))
+    assert task.loss(values) == pytest.approx(np.mean(errors), rel=1e-9)
+
+
 def test_a_perceptron_is_scikit_learns_on_curved_pixels():
     task = tuning.digits(2)
     u = point(task)
