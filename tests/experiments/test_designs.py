@@ -48,4 +48,4 @@ def test_the_benchmark_counts_the_queries_to_a_design(tmp_path, monkeypatch, cap
     found = json.loads((tmp_path / "benchmark-constraints.json").read_text())
     queries = found["queries"]["three-bar truss"]
     assert 3 <= queries[0] < min(queries[1:])
-    assert "d = 2, m = 2" in capsys.readouterr().out and min(found["seconds"]["2,2"]) > 0.0
+    assert "d = 2, m = 2" in capsys.readouterr().out and found["ratios"][0] > 0.0
