@@ -75,9 +75,10 @@ class ConstraintSet:
     """
 
     def __init__(self, groups: Sequence[Group], x0: np.ndarray) -> None:
-        self.groups = tuple(groups)
-        self.evaluated = [group for group in groups if not group.known]
-        self.known = [group for group in groups if group.known]
+        self._places = sorted(range(len(groups)), key=lambda i: groups[i].known)
+        self.groups = [groups[i] for i in self._places]
+        self.evaluated = [group for group in self.groups if not group.known]
+        self.known = self.groups[len(self.evaluated) :]
         first = [self._values(group, x0) for group in self.known]
         self._known_sizes = [len(values) for values in first]
         for group, size in zip(self.known, self._known_sizes, strict=True):
@@ -98,35 +99,24 @@ class ConstraintSet:
     def sides(self, sizes: tuple[int, ...]) -> Sides:
         """The rows of all constraints, for the numbers of components of those evaluated with f."""
         if sizes not in self._sides:
-            both = zip([*self.evaluated, *self.known], [*sizes, *self._known_sizes], strict=True)
-            parts = [[np.broadcast_to(side, n) for side in (group.lower, group.upper)] for group, n in both]
-            none = np.empty(0)
-            self._sides[sizes] = Sides(
-                np.concatenate([none, *(p[0] for p in parts)]), np.concatenate([none, *(p[1] for p in parts)])
-            )
+            pairs, none = [*zip(self.groups, [*sizes, *self._known_sizes], strict=True)], np.empty(0)
+            lower = np.concatenate([none, *(np.broadcast_to(group.lower, n) for group, n in pairs)])
+            upper = np.concatenate([none, *(np.broadcast_to(group.upper, n) for group, n in pairs)])
+            self._sides[sizes] = Sides(lower, upper)
         return self._sides[sizes]
 
-    def order(self, sizes: tuple[int, ...]) -> list[int]:
-        """The columns in the order in which the constraints were given."""
-        both = [*zip(self.evaluated, sizes, strict=True), *zip(self.known, self._known_sizes, strict=True)]
-        starts = np.cumsum([0, *(size for _, size in both)])
-        at = {id(group): range(starts[i], starts[i + 1]) for i, (group, _) in enumerate(both)}
-        return [column for group in self.groups for column in at[id(group)]]
+    def order(self, sizes: tuple[int, ...]) -> np.ndarray:
+        """The columns in the order in which the constraints were given, shape ``m``."""
+        return np.argsort(np.repeat(self._places, [*sizes, *self._known_sizes]), kind="stable")
 
     def kept(self, sizes: tuple[int, ...]) -> np.ndarray:
         """Whether each component is of a known constraint with ``keep_feasible``, shape ``m``."""
-        flags = [False] * sum(sizes)
-        for group, size in zip(self.known, self._known_sizes, strict=True):
-            flags += [group.keep_feasible] * size
-        return np.array(flags, dtype=bool)
+        return np.repeat([group.known and group.keep_feasible for group in self.groups], [*sizes, *self._known_sizes])
 
     def known_values(self, X: np.ndarray) -> np.ndarray:
         """The known constraints at points, ``q x d`` to ``q x k``."""
-        if not self.known:
-            return np.empty((len(X), 0))
-        return np.array([np.concatenate([self._values(group, x) for group in self.known]) for x in X]).reshape(
-            len(X), -1
-        )
+        rows = [[v for group in self.known for v in self._values(group, x)] for x in X]
+        return np.array(rows, dtype=float).reshape(len(X), sum(self._known_sizes))
 
     def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
         """The size of each constraint's numbers, shape ``m``: of its bounds, and of its value at x0 if it is known.

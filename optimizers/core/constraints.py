@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,7 +107,7 @@ def _group(one: Any) -> Group:
     if isinstance(one, LinearConstraint):
         A = as_matrix(one.A)
         lower, upper = (np.broadcast_to(side, len(A)).copy() for side in _bounds(one.lb, one.ub))
-        return Group(_Linear(A), lower, upper, bool(np.any(one.keep_feasible)), True, lambda x: A)
+        return Group(partial(np.matmul, A), lower, upper, bool(np.any(one.keep_feasible)), True, lambda x: A)
     if isinstance(one, NonlinearConstraint):
         jac = one.jac if callable(one.jac) else None
         return Group(_callable(one.fun), *_bounds(one.lb, one.ub), bool(np.any(one.keep_feasible)), False, jac)
@@ -120,15 +121,6 @@ def _group(one: Any) -> Group:
         "constraints take SciPy's LinearConstraint, NonlinearConstraint and dictionaries, CheapConstraint, "
         f"ReturnedConstraints, and lists of these, got {type(one).__name__}"
     )
-
-
-@dataclass(frozen=True)
-class _Linear:
-    A: np.ndarray
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        product: np.ndarray = self.A @ x
-        return product
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,7 @@ class ConstrainedModel:
             inner = columns[columns > 0] - 1
             self._c[inner] += model.pin_offsets[columns > 0]
             self._deviations[columns] = model.deviations
-        kept = known.kept(tuple(data.sizes))
-        self._hard = kept[self.sides.columns]
+        self._hard = known.kept(tuple(data.sizes))[self.sides.columns]
         self._last: tuple[np.ndarray, float] = (np.zeros(len(center)), 0.0)
 
     def components(self, s: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ def test_known_constraints_have_values_and_derivatives():
     assert known.known_values(X0[None])[0] == pytest.approx([-3.5, 6.0])
     jacobian = known.known_jacobian(X0, np.ones(2), np.array([0.5, np.inf]))
     assert jacobian == pytest.approx(np.array([[1.0, -2.0], [12.0, 6.0]]), rel=1e-6)
-    assert known.order((2,)) == [2, 3, 0, 1]
+    assert known.order((2,)).tolist() == [2, 3, 0, 1]
 
 
 @pytest.mark.parametrize(
