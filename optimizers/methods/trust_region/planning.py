@@ -227,7 +227,9 @@ class Planner:
         box = self.models.box
         if box.integers is not None:  # integers whose values are farther apart than the ball is wide stay
             moves = box.spacing(run.center) <= 2.0 * region.delta
-            region = replace(region, lower=region.lower * moves, upper=region.upper * moves)
+            region = replace(
+                region, lower=torch.where(moves, region.lower, 0.0), upper=torch.where(moves, region.upper, 0.0)
+            )
         direction = (model.composite or model.region).geometry_direction(rules.geometry, region)
         if direction is None:
             return None
