@@ -96,10 +96,8 @@ class Feasibility:
     def relative(self, known: ConstraintSet, c: np.ndarray) -> np.ndarray:
         """The largest relative violation of values c, ``... x m``."""
         assert self.sizes is not None and self.scales is not None
-        scales = self.scales.numpy()
-        worst: np.ndarray = (known.sides(self.sizes).violations(c) / np.where(scales > 0.0, scales, 1.0)).max(
-            axis=-1, initial=0.0
-        )
+        scales = np.where(self.scales.numpy() > 0.0, self.scales.numpy(), 1.0)
+        worst: np.ndarray = (known.sides(self.sizes).violations(c) / scales).max(axis=-1, initial=0.0)
         return worst
 
     def described(

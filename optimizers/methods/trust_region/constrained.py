@@ -171,24 +171,17 @@ class ConstraintModels:
         evaluated = sum(data.sizes)
         return data.values[numbers, :evaluated] - data.values[center, :evaluated]
 
-    def model(
-        self,
-        state: TrustRegionState,
-        f: RegionModel,
-        heights: Tensor,
-        numbers: Tensor,
-        center: int,
-    ) -> ConstrainedModel:
+    def model(self, state: TrustRegionState, f: RegionModel, numbers: Tensor, center: int) -> ConstrainedModel:
         """The models of f and of all constraints about a query.
 
         Args:
             state: the state.
             f: the model of f, whose factor the constraints share.
-            heights: f at the queries less that at the center, in f's unit.
             numbers: the queries' numbers.
             center: the center's number.
         """
-        data, at = self._data(state), state.data.points[center]
+        data, at, values = self._data(state), state.data.points[center], state.data.values / f.unit
+        heights = values[numbers] - values[center]
         Y = torch.cat([heights[:, None], self._differences(state, numbers, center)], dim=1)
         parts = self._parts(data, f, Y, at, data.values[center], state.data.points[numbers])
         return ConstrainedModel(self.known, self.box, self.rule, f, data, parts, at, data.values[center].numpy())

@@ -265,7 +265,7 @@ class ModelBuilder:
         except NotPositiveDefiniteError:
             return None
         if self.constraints is not None and state.constraints is not None:
-            constrained = self._constrained(self.constraints, state, region, numbers, center)
+            constrained = self.constraints.model(state, region, numbers, center)
             return LocalModel(numbers, constrained.merits(state.constraints.values[numbers]), region, constrained)
         means, composite = region.unit * region.pinned.means(), None
         if self.psi is not None:
@@ -307,7 +307,7 @@ class ModelBuilder:
             first = RegionModel(data.model(params), map, unit, fit.basis, outside)
             hessian = first.hessian
             if self.constraints is not None:
-                hessian = self._constrained(self.constraints, state, first, numbers, center).hessian()
+                hessian = self.constraints.model(state, first, numbers, center).hessian()
             metric = rule.metric(hessian)
             data, map = scaled(metric)
             params = fitted(params, None if run.noisy is None else run.smoothing)
@@ -315,14 +315,6 @@ class ModelBuilder:
         if due:
             fit.metric, fit.params, fit.fitted_at = metric, params, len(values)
         return region
-
-    def _constrained(
-        self, models: ConstraintModels, state: TrustRegionState, region: RegionModel, numbers: Tensor, center: int
-    ) -> ConstrainedModel:
-        values = state.data.values
-        return models.model(
-            state, region, values[numbers] / region.unit - values[center] / region.unit, numbers, center
-        )
 
     def prepare(self, state: TrustRegionState) -> None:
         """Sets the units and the price of the constraints by the queries near the center."""
