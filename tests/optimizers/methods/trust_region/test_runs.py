@@ -188,6 +188,12 @@ def test_a_sphere_is_solved_sooner_if_a_few_values_decide_neither_on_a_metric_no
     assert np.median(gaps[2]) < 1e-3 * np.median(gaps[0])
 
 
+def test_a_short_window_has_a_metric_all_the_same():
+    opt = SurrogateTrustRegion([1.0, -2.0, 3.0], bounds=[(-5.0, 5.0)] * 3, max_queries=12, window=4)
+    run(opt, quadratic)
+    assert opt.state.fit.params is not None and float(opt.state.fit.metric.diagonal().std()) > 0.0
+
+
 def test_a_run_does_not_depend_on_the_values_units():
     x0 = torch.full((3,), 1.7, dtype=torch.float64)
     for factor in (2.0**990, 2.0**-990):
