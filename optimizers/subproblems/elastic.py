@@ -16,9 +16,9 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,8 +34,6 @@ FLATTEST = 0.01
 
 BINDING = 0.02
 """A constraint binds at a step if it is violated, or within this share of the step's length of 0."""
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -74,18 +72,6 @@ class Functions(Protocol):
         """The gradients at a step."""
 
 
-class _Last(Generic[Found]):
-    """A function that keeps its last value: a step's values are asked for twice in a row."""
-
-    def __init__(self, function: Callable[[np.ndarray], Found]) -> None:
-        self._function, self._kept = function, dict[bytes, Found]()
-
-    def __call__(self, s: np.ndarray) -> Found:
-        if (key := s.tobytes()) not in self._kept:
-            self._kept = {key: self._function(s)}
-        return self._kept[key]
-
-
 def minimize_elastic(
     functions: Functions,
     price: float,
@@ -108,10 +94,12 @@ def minimize_elastic(
         hard: constraints that no price makes elastic, shape ``m``; they hold at 0.
         hessian: an estimate of the Lagrangian's Hessian at 0, ``d x d``.
     """
-    values, slopes, delta, m = _Last(functions.values), _Last(functions.slopes), region.delta, len(margin)
-    steepest = float(np.linalg.norm(slopes(np.zeros(len(start)))[0]))
+    # SLSQP asks for f and then for the constraints at the same step.
+    values = lru_cache(1)(lambda key: functions.values(np.frombuffer(bytearray(key))))
+    slopes = lru_cache(1)(lambda key: functions.slopes(np.frombuffer(bytearray(key))))
+    delta, m, steepest = region.delta, len(margin), float(np.linalg.norm(slopes(np.zeros(len(start)).tobytes())[0]))
     unit = max(steepest, price) * delta or 1.0
-    curvatures, Q = np.linalg.eigh(hessian * (delta * (delta / unit)))
+    curvatures, Q = np.linalg.eigh(np.nan_to_num(hessian * (delta * (delta / unit)), posinf=0.0, neginf=0.0))
     roots = np.sqrt(np.maximum(np.abs(curvatures), FLATTEST))
     T = Q * (delta / roots)
     normals, allowed = _planes(region)
@@ -120,23 +108,25 @@ def minimize_elastic(
     constant[:m, -1], constant[m:-1, :-1] = np.where(hard, 0.0, 1.0), -normals @ T
 
     def objective(z: np.ndarray) -> float:
-        return (values(T @ z[:-1]).f + price * delta * z[-1]) / unit
+        return (values((T @ z[:-1]).tobytes()).f + price * delta * z[-1]) / unit
 
     def objective_slope(z: np.ndarray) -> np.ndarray:
-        return np.append(slopes(T @ z[:-1])[0] @ T, price * delta) / unit
+        return np.append(slopes((T @ z[:-1]).tobytes())[0] @ T, price * delta) / unit
 
     def limits(z: np.ndarray) -> np.ndarray:
         s = T @ z[:-1]
-        offsets = np.concatenate([(values(s).rows + margin) / -delta, allowed, [1.0 - (s / delta) @ (s / delta)]])
+        offsets = np.concatenate(
+            [(values(s.tobytes()).rows + margin) / -delta, allowed, [1.0 - (s / delta) @ (s / delta)]]
+        )
         found: np.ndarray = constant @ z + offsets
         return found
 
     def limits_slopes(z: np.ndarray) -> np.ndarray:
         found, s = constant.copy(), T @ z[:-1]
-        found[:m, :-1], found[-1, :-1] = slopes(s)[1] @ (T / -delta), -2.0 * ((s / delta) @ (T / delta))
+        found[:m, :-1], found[-1, :-1] = slopes(s.tobytes())[1] @ (T / -delta), -2.0 * ((s / delta) @ (T / delta))
         return found
 
-    slack = violation(values(start).rows + margin) / delta
+    slack = violation(functions.values(start).rows + margin) / delta
     found = minimize(
         objective,
         np.append(roots * (start @ Q) / delta, slack),
