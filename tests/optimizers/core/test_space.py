@@ -29,7 +29,7 @@ def checked(point):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if method_class(name).takes_integers])
 def test_methods_with_integers_lower_the_loss_at_whole_numbers(name):
-    result = minimize(checked, X0, name, bounds=SPACE, max_queries=60, progress=False)
+    result = minimize(checked, X0, name, bounds=SPACE, max_queries=25, progress=False)
     assert result.best_fun < loss(dict(zip(SPACE.names, X0, strict=True)))
     assert result.params == SPACE.named(result.x)
     assert "depth" in repr(result)
@@ -53,7 +53,7 @@ def test_decades_are_a_search_of_the_logarithm():
     """The run in decades is that of f(10^z) in z, up to the rounding of the powers."""
     box = [(-4.0, 2.0), (-1.0, 1.0)]
     found = {}
-    for name in ("trust_region", "rgf", "zord"):
+    for name in ("trust_region", "rgf"):
         decades = minimize(
             lambda x: math.log10(x[0] / 0.03) ** 2 + (x[1] - 0.2) ** 2,
             [1.0, 0.0],
@@ -159,13 +159,13 @@ def test_a_run_with_workers_and_a_checkpoint_continues_bitwise(tmp_path):
             X0,
             **(call | {"bounds": Space([(1e-4, 1e2), (1, 12), (-3.0, 3.0)], [0, 1, 0], names=SPACE.names)}),
         )
-    beside = minimize(checked, X0, bounds=SPACE, max_queries=40, workers=3, progress=False, store_points=True)
-    assert len(np.unique(beside.history.x, axis=0)) >= 39  # the center is evaluated twice at most
+    beside = minimize(checked, X0, bounds=SPACE, max_queries=25, workers=3, progress=False, store_points=True)
+    assert len(np.unique(beside.history.x, axis=0)) >= 24  # the center is evaluated twice at most
 
 
 def test_compare_gives_all_methods_the_same_points():
-    methods = ["trust_region", "turbo", "cma", "random", "sobol"]
-    found = compare(checked, bounds=SPACE, max_queries=40, methods=methods, seeds=2)
+    methods = ["trust_region", "cma", "random", "sobol"]
+    found = compare(checked, bounds=SPACE, max_queries=20, methods=methods, seeds=2)
     assert set(found.methods) == set(methods)
     with pytest.raises(ValueError, match="'cobyqa' takes no integers"):
         compare(checked, bounds=SPACE, max_queries=40, methods=["cobyqa"], seeds=2)

@@ -123,7 +123,7 @@ def test_a_run_of_many_integers_and_a_save_between_two_calls():
     space = Space([(0, 4)] * d, integrality=True)
 
     def made():
-        return SurrogateTrustRegion(np.full(d, 2), bounds=space, max_queries=90, noise=0.0)
+        return SurrogateTrustRegion(np.full(d, 2), bounds=space, max_queries=75, noise=0.0)
 
     def told(optimizer, queries):
         while optimizer.queries < queries and not optimizer.stopped:
@@ -131,10 +131,10 @@ def test_a_run_of_many_integers_and_a_save_between_two_calls():
             optimizer.tell(batch, [float(((x - target) ** 2).sum()) for x in batch.points().numpy()])
         return optimizer
 
-    whole, half = told(made(), 90), told(made(), 50)
+    whole, half = told(made(), 75), told(made(), 40)
     other = made()
     other.load_state_dict(half.state_dict())
-    assert torch.equal(told(other, 90).best_x, whole.best_x)
+    assert torch.equal(told(other, 75).best_x, whole.best_x)
     assert whole.best_y < 0.8 * float(((2 - target) ** 2).sum())
 
 
