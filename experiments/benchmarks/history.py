@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from scipy.optimize import OptimizeResult
 from tqdm import tqdm
 
 from experiments import registry
@@ -21,13 +23,12 @@ from experiments.benchmarks import output
 from experiments.benchmarks.output import Target, target_lines
 from experiments.benchmarks.problems.board import FLOOR
 from experiments.benchmarks.problems.suites import FIRST_INSTANCE, SIDE, START_SIDE, Problem, opened
-from optimizers import SurrogateTrustRegion
+from optimizers import minimize
 from optimizers.comparison.interval import bootstrap_interval, with_interval
 
 FUNCTIONS = (1, 3, 6, 8, 10, 12, 14, 15, 17, 21)
 INSTANCES = 7
-
-Values = tuple[np.ndarray, np.ndarray]
+GIVEN = ("the first of another run", "a Sobol' design")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,61 +40,37 @@ def main(arguments: Sequence[str]) -> int:
         dimension=(5, "d"),
         functions=(FUNCTIONS, "functions of bbob"),
         seeds=(30, "seeds of each function"),
-        given=(8, "n over d, where the given values are the first ones of another run"),
+        given=(8, "n over d, where the given values are the first of another run"),
         asked=(8, "m over d"),
     )
     registry.require("problems", "the benchmark history")
+    d, n, m = (options.dimension * times for times in (1, options.given, options.asked))
     pairs = [(function, seed) for seed in range(options.seeds) for function in options.functions]
-    n, m = options.given * options.dimension, options.asked * options.dimension
-    found = [differences(f, options.dimension, s, n, m) for f, s in tqdm(pairs, desc="pairs", leave=False)]
-    lines, numbers = [], {}
-    for name, column in zip(("first of another run", "Sobol' design"), np.transpose(found), strict=True):
-        lines.append(f"n are the {name}: log10 gap with a history less without: {with_interval(column)}")
-        lines += target_lines([Target(f"upper end, n are the {name}", bootstrap_interval(column)[1], 0.1)])
-        numbers[name] = column.tolist()
-    return output.write(options.out, "history", lines, pairs=pairs, differences=numbers)
+    found = [differences(f, seed, d, n, m) for f, seed in tqdm(pairs, leave=False)]
+    lines, columns = list[str](), dict(zip(GIVEN, np.transpose(found), strict=True))
+    for name, column in columns.items():
+        lines += [f"log10 gap with a history, {name}, less without: {with_interval(column)}"]
+        lines += target_lines([Target("upper end", bootstrap_interval(column)[1], 0.1)])
+    return output.write(options.out, "history", lines, pairs=pairs, **{k: v.tolist() for k, v in columns.items()})
 
 
-def differences(function: int, d: int, seed: int, n: int, m: int) -> tuple[float, float]:
-    """The differences of log10 gaps for the first n of another run, and for a Sobol' design."""
+def differences(function: int, seed: int, d: int, n: int, m: int) -> list[float]:
+    """The differences of log10 gaps for both kinds of given values."""
     x0 = np.random.default_rng([function, seed]).uniform(-START_SIDE, START_SIDE, d)
     problem = Problem("bbob", function, d, FIRST_INSTANCE + seed % INSTANCES, n + m)
     with tempfile.TemporaryDirectory() as folder:
         with opened(problem, "trust_region", Path(folder)) as found:
-            whole = evaluated(optimizer(d, n + m, seed, x0), found.fun)
-            begun = optimizer(d, n + m, seed, None)
-            size = len(begun.ask())
-            designed = evaluated(begun, found.fun)
-            values = [whole[1], designed[1]]
-            results = []
-            for (X, y), k in ((whole, n), (designed, size)):
-                # Another seed: with the same one the second half would repeat random numbers of the first.
-                history = X[:k], y[:k]
-                continued = optimizer(d, n + m - k, seed + 1000, None, history)
-                evaluated(continued, found.fun)
-                results.append(continued.best_y)
+
+            def run(queries: int, seed: int, **options: Any) -> OptimizeResult:
+                options |= {"bounds": [(-SIDE, SIDE)] * d, "store_points": True, "progress": False}
+                return minimize(found.fun, max_queries=queries, seed=seed, **options)
+
+            begun = [(run(n + m, seed, x0=x0), n), (run(n + m, seed), min(2 * d, 16, (n + m) // 4))]
+            # With the same seed the second part would repeat random numbers of the first.
+            given = [(result.history.x[:k], result.history.y[:k]) for result, k in begun]
+            ended = [run(n + m - len(y), seed + 1000, history=(X, y)).fun for X, y in given]
         assert found.progress is not None
-        optimum = min(*(v.min() for v in values), *results) - found.progress.final
-    logs = [
-        [math.log10(max(value - optimum, FLOOR)) for value in part] for part in (results, [v.min() for v in values])
-    ]
-    return logs[0][0] - logs[1][0], logs[0][1] - logs[1][1]
-
-
-def optimizer(
-    d: int, queries: int, seed: int, x0: np.ndarray | None, history: Values | None = None
-) -> SurrogateTrustRegion:
-    """The default method in the suite's box."""
-    return SurrogateTrustRegion(x0, bounds=[(-SIDE, SIDE)] * d, max_queries=queries, seed=seed, history=history)
-
-
-def evaluated(optimizer: SurrogateTrustRegion, fun: Callable[[np.ndarray], float]) -> Values:
-    """The points, ``q x d``, and values of a whole run."""
-    X, y = list[np.ndarray](), list[float]()
-    while not optimizer.stopped:
-        batch = optimizer.ask()
-        points = batch.points().numpy()
-        values = [fun(x) for x in points]
-        X, y = [*X, *points], [*y, *values]
-        optimizer.tell(batch, values)
-    return np.array(X), np.array(y)
+        whole = [result.fun for result, _ in begun]
+        optimum = min(*whole, *ended) - found.progress.final
+    log = [[math.log10(max(value - optimum, FLOOR)) for value in values] for values in (ended, whole)]
+    return [after - before for after, before in zip(*log, strict=True)]
