@@ -88,7 +88,7 @@ def check_wrong_tells(factory: Factory, promises: Promises) -> None:
     raises(ValueError, lambda: opt.tell(batch, values.expand(2, -1).T))
     raises(TypeError, lambda: opt.tell(batch, values.to(torch.complex128)))
     raises(TypeError, lambda: opt.tell(batch, ["a"] * len(batch)))
-    raises(TypeError, partial(cast(Any, opt).tell, values, values))
+    raises(TypeError, partial(cast(Any, opt).tell, "no batch", values))
     raises(ValueError, lambda: opt.tell(batch, values, retries=opt.max_queries))
     if not torch.equal(foreign.points(), batch.points()):
         raises(ValueError, lambda: opt.tell(foreign, quadratic(foreign.points())))
