@@ -12,6 +12,7 @@ from torch import Tensor
 
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_boolean, check_integer, optional
+from optimizers.core.space import Space
 from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.registry import method_class
 from optimizers.seeding import seeded
@@ -41,7 +42,7 @@ class CandidateGenerator:
     Args:
         method: the name of a method, or an ``Optimizer`` subclass.
         x0: the initial point, shape ``d``.
-        bounds: the bounds in BoTorch's form, ``2 x d``, with the lower bounds in the first row. None means no bounds.
+        bounds: the bounds in BoTorch's form, ``2 x d``, with the lower bounds in the first row, or a ``Space``, or None.
         max_queries: the optimizer's evaluation budget. Points that it did not generate do not count.
         maximize: whether larger values are better.
         **options: options of the optimizer, such as ``seed``, or ``prox`` for a constraint set with a projection.
@@ -56,15 +57,16 @@ class CandidateGenerator:
         method: str | type[Optimizer],
         x0: Any,
         *,
-        bounds: Tensor | None = None,
+        bounds: Tensor | Space | None = None,
         max_queries: int,
         maximize: bool = True,
         **options: Any,
     ) -> None:
         point = parse_point(x0)
         d = point.numel()
+        box: Any = bounds if isinstance(bounds, Space) else None
         if bounds is not None:
-            bounds = torch.as_tensor(bounds)
+            bounds = torch.stack([torch.from_numpy(s) for s in (box.lb, box.ub)]) if box else torch.as_tensor(bounds)
             if bounds.shape != (2, d):
                 raise ValueError(f"bounds must have BoTorch's shape (2, {d}), got shape {tuple(bounds.shape)}")
             if d == 2 and not _within(point, bounds) and _within(point, bounds.mT):
@@ -73,7 +75,7 @@ class CandidateGenerator:
                     "outside these bounds, but inside their transpose, which is probably meant"
                 )
         self.maximize = check_boolean("maximize", maximize)
-        box = None if bounds is None else bounds.mT
+        box = box if box or bounds is None else bounds.mT
         self.optimizer = method_class(method)(x0, bounds=box, max_queries=max_queries, **options)
         self.bounds = None if bounds is None else bounds.to(self.optimizer.x)
         self._X = self.optimizer.x.new_empty(0, d)

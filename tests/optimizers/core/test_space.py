@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import optimize
 
-from optimizers import Space, SurrogateTrustRegion, compare, minimize, scipy_method
+from optimizers import CandidateGenerator, Space, SurrogateTrustRegion, compare, minimize, scipy_method
 from optimizers.core.bounds import Domain
 from optimizers.registry import METHODS, method_class
 
@@ -182,3 +182,12 @@ def test_a_run_takes_a_history_of_whole_numbers_and_begins_without_x0():
     assert without.fun < 0.1
     with pytest.raises(ValueError, match="not whole for variables with integrality"):
         minimize(loss, None, bounds=SPACE, max_queries=20, history=([[1.0, 2.5, 0.0]], [1.0]), progress=False)
+
+
+def test_a_botorch_loop_gets_whole_candidates():
+    generator = CandidateGenerator("trust_region", X0, bounds=SPACE, max_queries=30, maximize=False)
+    while not generator.stopped:
+        candidates = generator.generate_candidates()
+        assert torch.equal(candidates[:, 1], candidates[:, 1].round())
+        generator.observe(candidates, torch.tensor([[loss(SPACE.named(x))] for x in candidates]))
+    assert generator.optimizer.best_y < 0.1
