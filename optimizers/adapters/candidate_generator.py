@@ -42,7 +42,7 @@ class CandidateGenerator:
     Args:
         method: the name of a method, or an ``Optimizer`` subclass.
         x0: the initial point, shape ``d``.
-        bounds: the bounds in BoTorch's form, ``2 x d``, with the lower bounds in the first row, or a ``Space``, or None.
+        bounds: the bounds in BoTorch's form, ``2 x d``, with the lower bounds in the first row, a ``Space``, or None.
         max_queries: the optimizer's evaluation budget. Points that it did not generate do not count.
         maximize: whether larger values are better.
         **options: options of the optimizer, such as ``seed``, or ``prox`` for a constraint set with a projection.
