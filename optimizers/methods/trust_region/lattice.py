@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
-from optimizers.methods.trust_region.models import LocalModel
+from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.subproblems.region import Region
 
 MOVES = 3

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
+from optimizers.methods.trust_region.local_model import LocalModel
+from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
 from optimizers.methods.trust_region.state import Radius, TrustRegionState
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from optimizers.methods.trust_region.constrained_model import ConstrainedModel
 from optimizers.methods.trust_region.lattice import Lattice, unique_rows
-from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
+from optimizers.methods.trust_region.local_model import LocalModel
+from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settle_by_mean
 from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
 from optimizers.methods.trust_region.scales import Parabolas

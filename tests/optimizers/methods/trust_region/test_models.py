@@ -7,7 +7,7 @@ from scipy.linalg import eigh, sqrtm
 from scipy.optimize import minimize as scipy_minimize
 
 from optimizers import L1
-from optimizers.methods.trust_region.models import CompositeModel
+from optimizers.methods.trust_region.local_model import CompositeModel
 from optimizers.methods.trust_region.rules import ExplorationRule, GeometryRule, ModelRule
 from optimizers.subproblems.region import HalfSpace, Region
 from optimizers.subproblems.span import covering, unit_outside
