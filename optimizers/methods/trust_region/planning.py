@@ -276,7 +276,7 @@ class Planner:
 
         Before the search becomes finer than the integers, their effect and that on the other variables must be known.
         """
-        run, box = state.run, self.models.box
+        run, box, newton = state.run, self.models.box, self.models.rules.model.newton
         if box.integers is None or run.noisy:
             return None
         wide = replace(region, delta=max(region.delta, self.first.delta))
@@ -289,11 +289,7 @@ class Planner:
             return None
         steps = found.steps(near, step)
         for index in model.values(steps).argsort().tolist():
-            end = (
-                steps[index]
-                if model.composite is None
-                else found.polished(near[index], self.models.rules.model.newton)[0]
-            )
+            end = steps[index] if model.composite is None else found.polished(near[index], newton)[0]
             point = self.models.kept(state, box.clamped(run.center + end)[None])
             # A point moved inside of the known constraints may have other integers.
             if bool((asked != point[:, box.integers]).any(dim=1).all()):

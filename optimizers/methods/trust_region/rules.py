@@ -316,8 +316,9 @@ class ModelRule:
     """The model's queries, kernel, metric and fit.
 
     Attributes:
-        young: with fewer queries a variable only a is fitted, and the model has neither a metric nor noise, as
-            curvatures are not known yet. It is not for constraints, nor for more variables than ``DesignRule.whole``.
+        young: with up to this many queries a variable only a is fitted, and the model has neither a metric nor noise,
+            as curvatures are not known yet. It is not for constraints, integers, or more variables than
+            ``DesignRule.whole``.
         close: in a subspace without noise, queries nearer to the center than this many ρ are left out.
         prior: the pinned kernel's constants.
         search: the search for its amplitude and noise.

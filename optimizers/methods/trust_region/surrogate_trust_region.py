@@ -51,12 +51,12 @@ class SurrogateTrustRegion(Optimizer):
 
     **A run.** A run begins with a design: x0 and a point along each variable, or, with more than eight variables, along
     each of eight random directions. If none of these points is better than x0, those on the other side of x0 follow;
-    where scales come from x0, both sides of x0 along each variable are always evaluated. Then each query is a step to
-    the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The model is
-    of the subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls otherwise.
-    When the scale of the search falls below 5e-8 of the first radius, a new run begins at a random point; with many
-    variables it continues from the best query unless the random point is better than x0. ``best_x`` is the best of all
-    runs.
+    where scales come from x0, and with integers, both sides of x0 along each variable are evaluated. Then each query is
+    a step to the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The
+    model is of the subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls
+    otherwise. When the scale of the search falls below 5e-8 of the first radius, a new run begins at a random point;
+    with many variables it continues from the best query unless the random point is better than x0. ``best_x`` is the
+    best of all runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
