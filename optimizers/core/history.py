@@ -164,6 +164,10 @@ def entered(
     """
     inside = torch.ones(len(given.X), dtype=torch.bool, device=given.X.device)
     if domain is not None:
+        if domain.space is not None and not torch.equal(domain.space.rounded(given.X), given.X):
+            raise ValueError(
+                "history: X has numbers that are not whole for variables with integrality; leave these out"
+            )
         fixed = domain.lower == domain.upper
         belongs = (given.X[:, fixed] == domain.lower[fixed]).all(dim=1)
         belongs &= torch.isfinite(domain.to_search(given.X)).all(dim=1)

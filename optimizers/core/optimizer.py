@@ -394,11 +394,6 @@ class Optimizer(MethodTools):
         """Enters evaluations, except those that do not belong to the problem, in the record."""
         if given.yvar is not None and not self.takes_variances:
             raise ValueError(f"{type(self).__name__} has one noise for all values: leave out the history's yvar")
-        space = None if self.domain is None else self.domain.space
-        if space is not None and not torch.equal(space.rounded(given.X), given.X):
-            raise ValueError(
-                "history: X has numbers that are not whole for variables with integrality; leave these out"
-            )
         psi, known = getattr(self.prox, "value", None), self.constraint_set
         given, data, self._feasibility = entered(
             given, self.domain, psi, known, self._feasibility, self.feasibility_tol
