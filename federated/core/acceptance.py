@@ -1,9 +1,9 @@
-"""``accept="monotone"``: an additional phase of each round that rejects a model that does not lower F.
+"""``accept="monotone"``: an additional phase of each round, which rejects a model that does not lower F.
 
-The server sends x_r, client i evaluates and reports fᵢ(x_r), and the server restores x_{r−1} unless
-Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}) over the clients that reported. A client whose value at x_{r−1} is unknown to the server
-also receives x_{r−1} and evaluates both. The phase costs a client 1 or 2 queries, 1 or 2 numbers up, and d or 2d down.
-FZooS's published programs also reject rounds, but do not count the cost.
+The server sends x_r, client i reports fᵢ(x_r), and the server restores x_{r−1} unless Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1})
+over the clients that reported. If the server lacks a participant's value at x_{r−1}, it also sends x_{r−1}, and clients
+evaluate both. The phase costs a client 1 or 2 queries, 1 or 2 numbers up, and d or 2d numbers down. FZooS's published
+programs also reject rounds, but do not count the cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import NoReportError
-from federated.core.messages import Broadcast, MessageError, Report
+from federated.core.messages import Broadcast, Report
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 
@@ -27,7 +27,7 @@ ACCEPTS: tuple[Accept, ...] = ("always", "monotone")
 
 @dataclass
 class PointValuesState:
-    """Points to evaluate, shape ``q x d``, and their values, shape ``q`` (empty until they are evaluated)."""
+    """Points to evaluate, shape ``q x d``, and their values, shape ``q``; empty before the evaluation."""
 
     points: Tensor
     values: Tensor
@@ -46,11 +46,11 @@ class PointValues(Optimizer):
         self.state = PointValuesState(self._to_search(points), points.new_empty(0, dtype=torch.float64))
 
     def receive(self, message: Broadcast) -> None:
-        """Sets the points to x_r and, if the broadcast contains it, x_{r−1}."""
+        """Sets the points: x_r and, if the broadcast contains it, x_{r−1}."""
         self.begin(torch.stack([message.tensors[name] for name in ("x", "previous") if name in message.tensors]))
 
     def report(self) -> dict[str, Tensor]:
-        """Returns the report's tensors: fᵢ(x_r) and, if requested, fᵢ(x_{r−1}), each of shape ``1``.
+        """Returns fᵢ(x_r) and, if requested, fᵢ(x_{r−1}), each of shape ``1``, by name.
 
         Raises:
             NoReportError: if a query failed.
@@ -90,15 +90,6 @@ class Acceptance:
     previous: Tensor
     values: dict[int, float]
 
-    def broadcast(self, x: Tensor, participants: tuple[int, ...]) -> dict[str, Tensor]:
-        """Returns the broadcast's tensors: x_r, and x_{r−1} unless all participants' values at it are known."""
-        return {"x": x} if self.knows(participants) else {"x": x, "previous": self.previous}
-
-    def check(self, report: Report, known: bool) -> None:
-        """Raises ``MessageError`` if a report lacks a requested value at x_{r−1}, or has one that was not requested."""
-        if ("previous_value" in report.tensors) == known:
-            raise MessageError("previous_value must be reported if and only if previous was sent")
-
     def changes(self, reports: Mapping[int, Report]) -> dict[int, float]:
         """Returns fᵢ(x_r) − fᵢ(x_{r−1}) of the clients that reported."""
         after, before = self._values(reports)
@@ -112,8 +103,8 @@ class Acceptance:
     ) -> bool:
         """Returns whether x_r is accepted, and stores the clients' values at the accepted model.
 
-        x_r is accepted if Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}), summed over the clients that reported. With a robust mean,
-        ``mean_of``, it is accepted if the robust mean of fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
+        x_r is accepted if Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}) over the clients that reported, or, with a robust mean
+        ``mean_of``, if the robust mean of fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
         """
         after, before = self._values(reports)
         if mean_of is None:
@@ -128,7 +119,3 @@ class Acceptance:
         after = {client: float(report.tensors["value"]) for client, report in reports.items()}
         said = {c: float(r.tensors["previous_value"]) for c, r in reports.items() if "previous_value" in r.tensors}
         return after, self.values | said
-
-    def knows(self, participants: tuple[int, ...]) -> bool:
-        """Whether the values at x_{r−1} of all these clients are known."""
-        return all(client in self.values for client in participants)

@@ -86,14 +86,16 @@ class Server(ABC):
     round: int
     participants: tuple[int, ...]
     _phase: int
-    _looked: tuple[Any, Any, bool] | None = None
+    _all_known: bool = False
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
+        self._acceptance: Acceptance | None = None
         self._begin_round(1)
         self._start()
         self.gate = Gate()
-        self._acceptance = Acceptance(self.x, {}) if algorithm.asks_acceptance else None
+        if algorithm.asks_acceptance:
+            self._acceptance = Acceptance(self.x, {})
         self._settling = Settling.at(algorithm.search(self.x)) if algorithm.settles else None
 
     # For subclasses to implement.
@@ -149,7 +151,8 @@ class Server(ABC):
     def broadcast(self, client: int | None = None) -> Broadcast:
         """Returns the current phase's broadcast (to ``client`` if ``algorithm.personal``); changes no state."""
         if self._acceptance is not None and self.phase == ACCEPT:
-            return self._message(ACCEPT, self._acceptance.broadcast(self.x, self.participants), {})
+            previous = {} if self._all_known else {"previous": self._acceptance.previous}
+            return self._message(ACCEPT, {"x": self.x} | previous, {})
         tensors, values = self._broadcast(self.phase, client), self._broadcast_values(self.phase, client)
         if self._settling is not None and self._phase == 0:
             values = {**values, "rate": self._settling.scale}
@@ -218,7 +221,7 @@ class Server(ABC):
                 self._settling = self._settling.after(self.algorithm.search(self.x), rejected)
             self._begin_round(number + 1)
         else:
-            self._phase, self.participants = self._phase + 1, used
+            self._enter(self._phase + 1, used)
         return Outcome(phase, used, tuple(refused), skipped, rejected, ended)
 
     def state_dict(self) -> dict[str, Any]:
@@ -247,8 +250,8 @@ class Server(ABC):
                 current, saved = getattr(self, name), state[name.removeprefix("_")]
                 check_saved(name, current, saved, self.algorithm.state_vectors)
                 setattr(loaded, name, None if current is None else load_fields(current, saved, device))
-            loaded.round, loaded._phase = state["round"], state["phase"]
-            loaded.participants = tuple(state["participants"])
+            loaded.round = state["round"]
+            loaded._enter(state["phase"], tuple(state["participants"]))
             loaded._check_loaded()
         vars(self).update(vars(loaded))
 
@@ -354,9 +357,14 @@ class Server(ABC):
         return skipped, rejected
 
     def _begin_round(self, number: int) -> None:
-        a = self.algorithm
-        self.round, self._phase = number, 0
-        self.participants = sample_clients(a.seed, number, a.clients, a.participants)
+        a, self.round = self.algorithm, number
+        self._enter(0, sample_clients(a.seed, number, a.clients, a.participants))
+
+    def _enter(self, phase: int, participants: tuple[int, ...]) -> None:
+        """Begins a phase; ``_all_known`` is whether the values of all participants at x_{r−1} are known."""
+        self._phase, self.participants = phase, participants
+        values = self._acceptance.values if self._acceptance is not None and phase else {}
+        self._all_known = all(client in values for client in participants)
 
     def _message(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Broadcast:
         message = self.algorithm.message(Broadcast, self.round, phase, tensors, values)
@@ -374,14 +382,10 @@ class Server(ABC):
         self._check_participant(report)
 
     def _check_body(self, report: Report) -> None:
-        if self._acceptance is not None and self.phase == ACCEPT:
-            looked = self._looked
-            if looked is None or looked[0] is not self.participants or looked[1] is not self._acceptance.values:
-                values = self._acceptance.values
-                self._looked = looked = (self.participants, values, self._acceptance.knows(self.participants))
-            self._acceptance.check(report, looked[2])
-        else:
+        if self.phase != ACCEPT:
             self._check(self.phase, report)
+        elif ("previous_value" in report.tensors) == self._all_known:
+            raise MessageError("previous_value must be reported if and only if previous was sent")
 
     def _check_participant(self, report: Report) -> None:
         """Raises ``MessageError`` unless the report is from a participant, with consistent counts."""

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import io
 import ipaddress
 import json
-import math
 import os
 import re
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,12 +30,12 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from types import FrameType
+from typing import Any
 from urllib.parse import urlsplit
 
 from federated import __version__
 from federated.flower import status as run_status
-from federated.flower.child import Outcome, run_program
 from federated.flower.configuration import NodeConfig, RunConfig, keys
 from federated.flower.configuration_text import check_config
 
@@ -48,8 +47,8 @@ APP, PROGRAM, SUPERLINK = Path(__file__).parent / "app", "python -m federated.fl
 STARTED = re.compile(r"(?:Successfully started run |\"run-id\": \")(\d+)")
 """Output of ``flwr run`` once the SuperLink has accepted the run."""
 
-PATIENCE, QUIET = 120.0, 10.0
-"""Seconds to wait for a SuperLink to listen, and seconds after which a message reports the wait."""
+PATIENCE, QUIET, PAUSE = 120.0, 10.0, 0.5
+"""Seconds to wait for a SuperLink to listen, until a message reports the wait, and between attempts."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--insecure": {"action": "store_true", "help": "use plain HTTP instead of TLS, on this machine only"},
@@ -75,15 +74,15 @@ def command(flowers: str, operand: str, example: str, *options: str, config: Any
 
     def add(function: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
         name, text = function.__name__, inspect.getdoc(function) or ""
-        epilog = f"example:\n  {PROGRAM} {name} {example}"
+        parts = [f"example:\n  {PROGRAM} {name} {example}"]
         if config is not None:
-            epilog += "\n\nkeys of the configuration, with their defaults:\n  "
-            epilog += "\n  ".join(f"{key}={json.dumps(value)}" for key, value in keys(config).items())
-            epilog += f"\n\npython -m pydoc {config.__module__}.{config.__name__} describes them."
-        epilog += f"\n\nOther arguments are Flower's: {flowers} --help lists them." if flowers else ""
+            listed = "\n  ".join(f"{key}={json.dumps(value)}" for key, value in keys(config).items())
+            parts.append(f"keys of the configuration, with their defaults:\n  {listed}")
+            parts.append(f"python -m pydoc {config.__module__}.{config.__name__} describes them.")
+        parts += [f"Other arguments are Flower's: {flowers} --help lists them."] * bool(flowers)
+        texts = {"help": text.splitlines()[0], "description": text, "epilog": "\n\n".join(parts)}
         prog, raw = f"{PROGRAM} {name} {operand}".strip(), argparse.RawTextHelpFormatter
-        texts: dict[str, Any] = {"prog": prog, "help": text.splitlines()[0], "description": text, "epilog": epilog}
-        made = COMMANDS.add_parser(name, **texts, formatter_class=raw, allow_abbrev=False)
+        made = COMMANDS.add_parser(name, prog=prog, formatter_class=raw, allow_abbrev=False, **texts)
         for flags in options:
             made.add_argument(*flags.split(), **OPTIONS[flags])
         made.set_defaults(function=function)
@@ -124,7 +123,7 @@ def register(given: Namespace) -> int:
     """Runs flwr supernode register, which adds a node's public key to a SuperLink that authenticates nodes."""
     if not (key := _operand(given)):
         raise ValueError("register needs the file of a node's public key as its first argument")
-    return _flwr(given, ["supernode", "register", key, "given", *given.others]).status
+    return _flwr(given, "supernode", "register", key, "given", *given.others).returncode
 
 
 @command("flwr run", "", RUN, *DIAL, "--run-config -c", config=RunConfig)
@@ -138,18 +137,27 @@ def run(given: Namespace) -> int:
     if "clients" not in check_config(RunConfig, given.run_config):
         sys.stderr.write(f"clients={RunConfig.clients} is assumed: the run config has no number of clients\n")
     configs = [part for text in given.run_config for part in ("--run-config", text)]
-    outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *given.others], sys.stdout)
-    number = found[1] if (found := STARTED.search(outcome.output)) else ""
+    number, interrupted = "", 0
+    try:
+        started = _flwr(given, "run", str(APP), "given", *configs, *given.others, stdout=subprocess.PIPE)
+        sys.stdout.write(started.stdout)
+        sys.stdout.flush()
+        if not (found := STARTED.search(started.stdout)):
+            return int(started.returncode)
+        number = found[1]
+        status = int(_flwr(given, "log", number, "given").returncode)
+    except KeyboardInterrupt as interrupt:
+        status = interrupted = _status_of(interrupt)
     state, details = _state(given, number) if number else ("", "")
     if failed := state == "finished:failed":
         sys.stderr.write(f"The run failed: {details}\n")
-    elif outcome.signal and not state.startswith("finished"):
+    elif interrupted and not state.startswith("finished"):
         known = "The run goes on at the SuperLink. To end it" if number else "No run has started yet. To list the runs"
         parts = ["stop", number] if number else ["status"]
         parts += ["--superlink", given.superlink] * (given.superlink != SUPERLINK)
         parts += ["--root-certificates", given.root_certificates] if given.root_certificates else []
         sys.stderr.write(f"{known}: {PROGRAM} {shlex.join(parts + ['--insecure'] * given.insecure)}\n")
-    return outcome.status or int(failed)
+    return status or int(failed)
 
 
 @command("flwr stop", "RUN_ID", "1234567890 --insecure", *DIAL)
@@ -157,7 +165,7 @@ def stop(given: Namespace) -> int:
     """Runs flwr stop, which ends a run; a run with resume= continues from its checkpoint."""
     if not (number := _operand(given)).isdecimal():
         raise ValueError(f"stop needs the number of a run, got {number!r}: {PROGRAM} status lists the runs")
-    return _flwr(given, ["stop", number, "given", *given.others]).status
+    return _flwr(given, "stop", number, "given", *given.others).returncode
 
 
 @command("flwr list", "[FOLDER]", "first", *DIAL, "--json")
@@ -172,7 +180,7 @@ def status(given: Namespace) -> int:
         return 0
     if given.json:
         raise ValueError("--json needs the folder of a run")
-    return _flwr(given, ["list", "given", *given.others]).status
+    return _flwr(given, "list", "given", *given.others).returncode
 
 
 @command("", "", "")
@@ -185,18 +193,24 @@ def app(given: Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status."""
+    """Runs a command and returns its exit status; SIGTERM ends it as Ctrl-C does."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)
+
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     given, others = PARSER.parse_known_args(arguments, Namespace(arguments=arguments[1:]))
-    given.others = others
+    given.others, before = others, signal.signal(signal.SIGTERM, end)
     try:
         if find_spec("flwr") is None:
             raise ValueError("Flower is not installed: run pip install 'gradient-surrogates[flower]', or '.[flower]'")
         return int(given.function(given))
     except ValueError as error:
         PARSER.error(str(error))
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as interrupt:
+        return _status_of(interrupt)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_insecure(insecure: bool, host: str) -> None:
@@ -209,6 +223,10 @@ def check_insecure(insecure: bool, host: str) -> None:
         raise ValueError(f"--insecure (plain HTTP) is accepted on this machine only, not at {host!r}: use TLS there")
 
 
+def _status_of(interrupt: KeyboardInterrupt) -> int:
+    return 128 + (interrupt.args or (signal.SIGINT,))[0]
+
+
 def _operand(given: Namespace) -> str:
     """Takes the first argument that is not an option from the arguments that are Flower's."""
     return given.others.pop(0) if given.others and not given.others[0].startswith("-") else ""
@@ -216,9 +234,10 @@ def _operand(given: Namespace) -> str:
 
 def _state(given: Namespace, number: str) -> tuple[str, str]:
     """Returns a run's state and its details at the SuperLink; empty if the SuperLink does not answer."""
-    listed = _flwr(given, ["list", "given", "--run-id", number, "--format", "json"], io.StringIO(), patience=0.0)
+    listing = ("list", "given", "--run-id", number, "--format", "json")
+    listed = _flwr(given, *listing, patience=0.0, stdout=subprocess.PIPE)
     with suppress(ValueError, LookupError, TypeError):
-        (entry,) = json.loads(listed.output)["runs"]
+        (entry,) = json.loads(listed.stdout)["runs"]
         return str(entry["status"]), str(entry["status-details"])
     return "", ""
 
@@ -232,7 +251,7 @@ def _address(given: Namespace) -> tuple[str, int]:
     return parts.hostname, parts.port
 
 
-def _flwr(given: Namespace, arguments: list[str], pass_on: TextIO | None = None, patience: float = PATIENCE) -> Outcome:
+def _flwr(given: Namespace, *arguments: str, patience: float = PATIENCE, stdout: int | None = None) -> Any:
     """Runs ``flwr ARGUMENTS`` in another process, with the SuperLink under the name ``given``."""
     _wait_for(*_address(given), patience)
     connection = {"address": given.superlink}
@@ -246,21 +265,18 @@ def _flwr(given: Namespace, arguments: list[str], pass_on: TextIO | None = None,
         program = [str(Path(sys.executable).with_name("flwr")), *arguments]
         # A narrow table of flwr list omits how runs ended.
         environment = {"COLUMNS": "200"} | os.environ | OFF | {"FLWR_HOME": folder, "PYTHONUNBUFFERED": "1"}
-        outcome = run_program(program, environment, pass_on)
-    return outcome._replace(status=128 + outcome.signal) if outcome.signal else outcome
+        return subprocess.run(program, env=environment, stdout=stdout, text=True, check=False)
 
 
 def _wait_for(host: str, port: int, patience: float = PATIENCE) -> None:
     """Waits until a starting SuperLink listens; Flower itself reports one that does not."""
-    start = notice = time.monotonic()
-    while (now := time.monotonic()) - start < patience:
-        if now - notice > QUIET:
-            notice = math.inf
+    for attempt in range(int(patience / PAUSE)):
+        if attempt == int(QUIET / PAUSE):
             sys.stderr.write(f"waiting for a SuperLink at {host}:{port}, up to {patience:g} s\n")
         try:
             return socket.create_connection((host, port), timeout=patience).close()
         except ConnectionRefusedError:
-            time.sleep(0.5)
+            time.sleep(PAUSE)
         except OSError:
             return
 

@@ -50,16 +50,15 @@ class ClientAccount:
     """The totals that a client has reported; ``service`` books the increase since its last reply.
 
     A reply contains the totals of the client's own ledger (``NodeLedger``) and of its node's byte meter
-    (``wire.Meter``). Queries whose report was lost are therefore booked with the client's next reply, with a note of
-    their number. The meter counts a reply's bytes only after it was sent, so that they are booked with the next reply.
+    (``wire.Meter``). Queries of a lost report are therefore booked with the client's next reply, with a note of their
+    number. A reply's bytes are booked with the next reply, because the meter counts them after the reply was sent.
 
     Ledgers and meters have names. If the ledger's name is new (the client moved to another machine), its whole total is
     booked. If the meter's name is new (the SuperNode restarted), its increase since ``greet`` is booked.
 
     Args:
-        longest: maximal seconds of a client's work on one message, which bounds the time that it can claim.
-        most: maximal number of queries per message. A reply cannot book more than this times the number of messages
-            since the last reply.
+        longest: maximal seconds that a client can claim for one message.
+        most: maximal number of queries per message since the last reply that a client can claim.
     """
 
     def __init__(self, longest: float, most: float = math.inf) -> None:
@@ -74,11 +73,11 @@ class ClientAccount:
             self._added(str(given.get("wire", "")), name, given)
 
     def carry(self, service: Service) -> None:
-        """Keeps a service's costs, to be added to the next one."""
+        """Adds a service's costs to those of the next service."""
         self._carried.append(service)
 
     def remark(self, text: str) -> None:
-        """Keeps a remark for the ledger, to be added to the next service; later ones beyond a limit are dropped."""
+        """Adds a remark for the ledger to the next service; remarks after the first ``MAX_REMARKS`` are dropped."""
         self._remarks = [*self._remarks, text][:MAX_REMARKS]
 
     def service(self, client: int, sent: RecordDict, entry: PendingMessage) -> Service:

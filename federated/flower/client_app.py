@@ -19,7 +19,7 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -93,15 +93,10 @@ def phase(message: Message, context: Context) -> dict[str, Any]:
     host = _host(context, algorithm, node, broadcast.header.round, broadcast.header.phase)
     service = host.serve(Request(node.client, broadcast))
     save_state(context.state, host.states()[node.client])
-    sent = service.report or service.position
-    said: Any = {
-        "reason": service.reason,
-        "behind": service.position is not None,
-        "seconds": service.seconds,
-        "now": service.spent.queries,
-    }
+    said: Any = {"reason": service.reason, "behind": service.position is not None}
+    said |= {"seconds": service.seconds, "now": service.spent.queries}
     records: dict[str, Any] = {ACCOUNT: ConfigRecord(said)}
-    if sent is not None:
+    if (sent := service.report or service.position) is not None:
         assert isinstance(sent, Report)
         # For Flower's strategies, which weigh and average them.
         weight = algorithm.weights[node.client]
@@ -136,9 +131,9 @@ def _read(context: Context) -> tuple[Algorithm, NodeConfig]:
 def _host(context: Context, algorithm: Algorithm, node: NodeConfig, *address: Any) -> Host:
     """Returns a host of the client after its last message; queries are recorded for ``address``, (round, phase)."""
     evaluators, gradients = node.prepared(algorithm)
-    at = (_ledger(context, node), *address)
-    counted: dict[int, Any] = {client: CountedEvaluator(e, *at) for client, e in evaluators.items()}
-    host = Host(algorithm, counted, {client: CountedGradient(g, *at) for client, g in gradients.items()})
+    write = partial(_ledger(context, node).write, *address)
+    counted: dict[int, Any] = {client: CountedEvaluator(e, write) for client, e in evaluators.items()}
+    host = Host(algorithm, counted, {client: CountedGradient(g, write) for client, g in gradients.items()})
     host.client(node.client)
     if (state := load_state(context.state)) is not None:
         host.load_states({node.client: state})

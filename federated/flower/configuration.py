@@ -1,8 +1,7 @@
 """The configurations of a run and of a node, which are checked before the first query.
 
-Flower's configurations are flat: numbers, booleans and strings by name, with hyphens instead of underscores. Other
-values are strings in TOML: ``options`` and ``arguments`` are inline tables without braces, and ``x0``, ``bounds`` and
-``weights`` are values. ``x0`` may also be a number.
+Flower's configurations are flat: numbers, booleans and strings by name. Other values are strings in TOML: ``options``
+and ``arguments`` are inline tables without braces; ``x0``, ``bounds`` and ``weights`` are values.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Self
 
 import torch
@@ -40,7 +39,7 @@ EXAMPLES = {"x0": 'x0="[0.5, 0.9]"', "bounds": 'bounds="[0, 1]"', "weights": 'we
 """Examples of TOML values in strings."""
 
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-OBJECTS = ("prox", "update_rule")
+OBJECTS = {"prox", "update_rule"}
 """Options given by the import path of an object."""
 
 NUMBER = {int: re.compile(r"-?\d+"), float: re.compile(r"-?\d+(\.\d+)?")}
@@ -66,27 +65,25 @@ class RunConfig:
         local_steps: T, the steps of a client in a round.
         seed: seed of the run.
         participation: clients sampled in a round: an integer is their number, a float a fraction of N.
-        x0: initial point: a number for all coordinates, with or without quotes, a list in quotes, or the import path of
-            a tensor or of a function that returns one, which must be importable on the server and all clients.
+        x0: initial point: a number for all coordinates, a list in quotes, or the import path of a tensor or of a
+            function that returns one, which the server and all clients must be able to import.
         dimension: d, required if x0 is a number; 0 takes it from x0.
         dtype: dtype of an x0 that is a number or a list.
         bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
         weights: list of wᵢ, one for each client; empty for equal weights.
         options: the algorithm's own options, ``server_rate``, ``aggregation``, ``trim``, ``gate`` and ``quorum``, as in
             ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
-            ``prox`` and ``update_rule`` are import paths of the operator and the factory, in quotes.
+            ``prox`` and ``update_rule`` are import paths in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
         timeout: seconds within which a client must reply, extended if the last replies took longer
-            (``federated.flower.waiting``). It is also the time to live of messages, so the machines' clocks must differ
-            by much less.
+            (``federated.flower.waiting``). Messages live as long, so the machines' clocks must differ by much less.
         wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one in
             a later round.
-        keys: file on the server's machine with each client's node key, one line ``0 ecdsa-sha2-nistp384 AAAA…`` per
-            client (``federated.flower.keys``). It may be empty without TLS, on one machine; nodes' claims are then
-            trusted.
+        keys: file on the server's machine with each client's node key (``federated.flower.keys``). It may be empty
+            without TLS, on one machine; nodes' claims are then trusted.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
-            ``federation.pt`` with its files, saved after each round; empty for none. A run is refused if the folder
-            contains a checkpoint other than that of ``resume``.
+            ``federation.pt``, saved after each round; empty for none. A run is refused if the folder contains a
+            checkpoint other than that of ``resume``.
         resume: checkpoint to resume from. Clients begin without a state, because Flower deletes it with its run.
     """
 
@@ -121,10 +118,10 @@ class RunConfig:
         if type(x0) in (int, float):
             given = {**given, "x0": repr(x0)}
         config = cls(**_fields(cls, given, "run config"))
-        check_integer("rounds", config.rounds, 0)
-        check_integer("dimension", config.dimension, 0)
-        positive("timeout", config.timeout)
-        positive("wait", config.wait)
+        for name in ("rounds", "dimension"):
+            check_integer(name, getattr(config, name), 0)
+        for name in ("timeout", "wait"):
+            positive(name, getattr(config, name))
         return config
 
     def make_algorithm(self) -> Algorithm:
@@ -134,23 +131,13 @@ class RunConfig:
             ValueError, TypeError: if the algorithm refuses an option, a text is not valid TOML, or an import fails.
         """
         options = self._options()
-        for name in OBJECTS:
-            if name in options:
-                options[name] = imported(options[name], f"option {name}")
-        x0 = self._point()
-        bounds = _value("bounds", self.bounds)
+        for name in sorted(options.keys() & OBJECTS):
+            options[name] = imported(options[name], f"option {name}")
+        options |= {name: getattr(self, name) for name in ("clients", "local_steps", "seed", "participation")}
+        x0, bounds, weights = self._point(), _value("bounds", self.bounds), _value("weights", self.weights)
         if bounds is not None and len(bounds) == 2 and not any(isinstance(b, list) for b in bounds):
             bounds = [bounds] * x0.numel()
-        return algorithm_class(self.algorithm)(
-            x0,
-            clients=self.clients,
-            local_steps=self.local_steps,
-            seed=self.seed,
-            participation=self.participation,
-            bounds=bounds,
-            weights=_value("weights", self.weights),
-            **options,
-        )
+        return algorithm_class(self.algorithm)(x0, bounds=bounds, weights=weights, **options)
 
     def check(self) -> None:
         """Checks the configuration where the run is submitted, without importing its paths.
@@ -162,7 +149,7 @@ class RunConfig:
             ValueError, TypeError: as ``make_algorithm``, or if a text is not an import path.
         """
         algorithm, options = algorithm_class(self.algorithm), self._options()
-        objects = [name for name in OBJECTS if name in options]
+        objects = sorted(options.keys() & OBJECTS)
         for name in objects:
             check_path(options[name], f"option {name}")
         if self.fun:
@@ -183,8 +170,7 @@ class RunConfig:
 
     def _options(self) -> dict[str, Any]:
         options = _table("options", self.options)
-        reserved = set(options) & {"x0", "clients", "bounds", "weights", "local_steps", "seed", "participation"}
-        if reserved:
+        if reserved := options.keys() & {field.name for field in dataclasses.fields(self)}:
             raise ValueError(f"options contain {sorted(reserved)}, which are keys of the run config itself")
         return options
 
@@ -237,7 +223,7 @@ class NodeConfig:
             ValueError: if a name is unknown, or the client or objective is missing.
             TypeError: if a value has another type.
         """
-        config = cls(**_fields(cls, given, "node config"))
+        config = cls(**_fields(cls, {name.replace("_", "-"): value for name, value in given.items()}, "node config"))
         if config.client < 0:
             raise ValueError("the node config names no client: add client=0, client=1, …")
         if not config.objective:
@@ -283,14 +269,10 @@ def imported(path: Any, what: str) -> Any:
         ValueError: if it is not such a path, or the import fails.
     """
     check_path(path, what)
-    module, _, attributes = path.partition(":")
     try:
-        found = import_module(module)
-        for attribute in attributes.split("."):
-            found = getattr(found, attribute)
+        return resolve_name(path)
     except Exception as error:
         raise ValueError(f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
-    return found
 
 
 def check_path(path: Any, what: str) -> None:
@@ -306,18 +288,15 @@ def keys(cls: type[RunConfig] | type[NodeConfig]) -> dict[str, Any]:
 
 def _fields(cls: type[RunConfig] | type[NodeConfig], given: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Returns the values by field name, after checking that they have the types of the fields' defaults."""
-    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    taken = {}
+    defaults = keys(cls)
     for name, value in given.items():
-        field = name.replace("-", "_")
-        if field not in defaults:
-            raise ValueError(f"{what} {name!r} is unknown{nearest_name(name, keys(cls))}")
-        wanted = type(defaults[field])
+        if name not in defaults:
+            raise ValueError(f"{what} {name!r} is unknown{nearest_name(name, defaults)}")
+        wanted = type(defaults[name])
         fits = type(value) is wanted or (wanted is float and type(value) is int)
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
             raise TypeError(f"{what} {name} must be {KINDS[wanted]}, got {value!r}{_correction(name, wanted, value)}")
-        taken[field] = value
-    return taken
+    return {name.replace("-", "_"): value for name, value in given.items()}
 
 
 def _correction(name: str, wanted: type, value: Any) -> str:
@@ -343,7 +322,6 @@ def _value(name: str, text: str) -> Any:
 def _table(name: str, text: str) -> dict[str, Any]:
     """Returns the table whose inside is a TOML text."""
     try:
-        table: dict[str, Any] = tomllib.loads(f"table = {{{text}}}")["table"]
-        return table
+        return dict(tomllib.loads(f"table = {{{text}}}")["table"])
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{name} must read like 'first = 1, second = \"text\"', got {text!r} ({error})") from None

@@ -9,8 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from federated.flower.configuration import NodeConfig, RunConfig, keys
-from optimizers.core.options import nearest_name
+from federated.flower.configuration import NodeConfig, RunConfig
 
 PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 """Flower's pattern of a pair."""
@@ -19,19 +18,16 @@ FORM = 'write pairs with spaces between them and text in quotes, as in \'rounds=
 
 
 def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) -> dict[str, Any]:
-    """Returns a configuration's values by key, after ``cls.check``.
+    """Returns a configuration's values by key, parsed by Flower, after ``cls.check``.
 
     Args:
         cls: ``RunConfig`` or ``NodeConfig``.
         texts: the option's arguments: each has pairs ``key=value``, or the only one is the path of a TOML file.
 
     Raises:
-        ValueError: if a text cannot be parsed, a key is unknown or a value is refused.
+        ValueError: if a text cannot be parsed or contains more than pairs, or a key or value is refused.
     """
-    given, known = read_pairs(texts), keys(cls)
-    for name in given:
-        if cls is RunConfig and name not in known:
-            raise ValueError(f"run config {name!r} is unknown{nearest_name(name, known)}")
+    given = read_pairs(texts)
     try:
         cls.of(given).check()
     except TypeError as error:
@@ -40,7 +36,7 @@ def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) 
 
 
 def read_pairs(texts: Sequence[str]) -> dict[str, Any]:
-    """Returns the values by key, parsed by Flower; raises ``ValueError`` also for text that Flower would ignore."""
+    """Returns the values by key; raises ``ValueError`` as ``check_config``."""
     from click import ClickException
     from flwr.common.config import parse_config_args
 

@@ -46,10 +46,9 @@ class GridHost:
     """A ``ClientHost`` that sends phases to SuperNodes and receives reports in their replies.
 
     A new node is asked for its client. With ``keys`` it can only be the client of its key, which Flower has verified
-    (``--enable-supernode-auth``). While a client's node is connected, another node that claims the client is refused,
-    in the log and in the client's next ledger entry, and is asked again after the first one has disconnected; so a
-    client can move to another node. There is no report from a client whose node disconnects or does not reply in time,
-    or whose process was killed.
+    (``--enable-supernode-auth``). While a client's node is connected, other nodes that claim the client are refused, in
+    the log and in the client's next ledger entry. They are asked again after the first one has disconnected, so that a
+    client can move to another node.
 
     Args:
         algorithm: the options.
@@ -81,8 +80,6 @@ class GridHost:
         self._strict = False
         self._refreshed_at = -math.inf
 
-    # For a server app.
-
     def connect(self) -> None:
         """Waits for all clients.
 
@@ -101,8 +98,6 @@ class GridHost:
         contents = {client: RecordDict() for client in sorted(self._nodes)}
         asked = self._ask("query.account", contents, 0)
         return [self._accounts[client].service(client, contents[client], entry) for client, entry in asked.items()]
-
-    # For ``Federation``.
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
         """See ``ClientHost.absent``; waits until a client is connected.
@@ -149,8 +144,6 @@ class GridHost:
     def close(self) -> None:
         """See ``ClientHost.close``; pending replies are dropped."""
         self._pending = {}
-
-    # Parts.
 
     def _ask(self, kind: str, contents: Mapping[int, RecordDict], round_number: int) -> dict[int, PendingMessage]:
         """Sends each client its records, and waits for replies or reasons for missing ones."""
@@ -221,14 +214,8 @@ class GridHost:
                     self._refuse(f"node {node} cannot take part: its key is not in the list", False)
                     continue
                 self._owners[node] = owner
-            text, limit = json.dumps(self.algorithm.configuration), self._patience.timeout
-            self._push(
-                PendingMessage(node),
-                "query.hello",
-                RecordDict({HELLO: ConfigRecord({"configuration": text})}),
-                0,
-                limit,
-            )
+            hello = RecordDict({HELLO: ConfigRecord({"configuration": json.dumps(self.algorithm.configuration)})})
+            self._push(PendingMessage(node), "query.hello", hello, 0, self._patience.timeout)
 
     def _identify(self, entry: PendingMessage) -> None:
         """Processes a new node's answer: its client, or why it cannot be one."""
@@ -245,29 +232,24 @@ class GridHost:
         assert isinstance(client, int)
         before, owner = self._nodes.get(client), self._owners.get(entry.node, client)
         if owner != client:
-            self._refuse_claim(
-                client, f"node {entry.node} claims to be client {client}, its key belongs to client {owner}"
-            )
-            return
-        if before is not None:
+            reason = f"node {entry.node} claims to be client {client}, its key belongs to client {owner}"
+            self._refuse(reason, False, client)
+        elif before is not None:
             self._claims[entry.node] = client
-            self._refuse_claim(
-                client, f"nodes {before} and {entry.node} both claim to be client {client}: the first one is used", True
-            )
-            return
-        self._nodes[client] = entry.node
-        self._accounts[client].greet(given)
-        logger.info("client %d is on node %d", client, entry.node)
+            reason = f"nodes {before} and {entry.node} both claim to be client {client}: the first one is used"
+            self._refuse(reason, True, client)
+        else:
+            self._nodes[client] = entry.node
+            self._accounts[client].greet(given)
+            logger.info("client %d is on node %d", client, entry.node)
 
-    def _refuse_claim(self, client: int, reason: str, fatal: bool = False) -> None:
-        """Refuses a node that claims to be a client, with a remark in the client's ledger entry."""
-        self._refuse(reason, fatal)
-        self._accounts[client].remark(reason)
-
-    def _refuse(self, reason: str, fatal: bool) -> None:
+    def _refuse(self, reason: str, fatal: bool, claimed: int | None = None) -> None:
+        """Refuses a node, with a remark in the ledger entry of the client that it claims to be."""
         if self._strict and fatal:
             raise NoClientError(reason)
         logger.warning(reason)
+        if claimed is not None:
+            self._accounts[claimed].remark(reason)
 
     def _forget(self, node: int) -> None:
         self._greeted.discard(node)

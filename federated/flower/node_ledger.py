@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,10 @@ class NodeLedger:
 
 @dataclass(frozen=True)
 class CountedEvaluator:
-    """An ``Evaluator`` that records its queries in a ledger, for a round and phase."""
+    """An ``Evaluator`` that records its queries by ``write``, called with an event and counts."""
 
     evaluator: Evaluator
-    ledger: NodeLedger
-    round: int
-    phase: str
+    write: Callable[[str, Spent], None]
 
     @property
     def fun(self) -> Any:
@@ -92,23 +91,20 @@ class CountedEvaluator:
 
     def __call__(self, batch: Batch, spare: int = 0) -> tuple[Tensor, int]:
         """See ``Evaluator``."""
-        self.ledger.write(self.round, self.phase, "begun", Spent(len(batch)))
+        self.write("begun", Spent(len(batch)))
         values, retried = self.evaluator(batch, spare)
-        failed = int(torch.isnan(values).sum()) + retried
-        self.ledger.write(self.round, self.phase, "done", Spent(len(batch) + retried, failed))
+        self.write("done", Spent(len(batch) + retried, int(torch.isnan(values).sum()) + retried))
         return values, retried
 
 
 @dataclass(frozen=True)
 class CountedGradient:
-    """A gradient that records its evaluations in a ledger, for a round and phase."""
+    """A gradient that records its evaluations by ``write``, called with an event and counts."""
 
     evaluate: Gradient
-    ledger: NodeLedger
-    round: int
-    phase: str
+    write: Callable[[str, Spent], None]
 
     def __call__(self, x: Tensor) -> Any:
         """Returns the gradient at x."""
-        self.ledger.write(self.round, self.phase, "gradient", Spent(gradients=1))
+        self.write("gradient", Spent(gradients=1))
         return self.evaluate(x)

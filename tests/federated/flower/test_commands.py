@@ -1,8 +1,12 @@
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from importlib import metadata
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -12,7 +16,6 @@ import httpx
 
 from federated.flower import __main__ as commands
 from federated.flower import wire
-from federated.flower.child import Outcome
 
 RUN = "dimension=3 rounds=3 clients=2"
 NODE = 'client=0 objective="federated.flower.example:quadratic"'
@@ -31,13 +34,13 @@ def flower(monkeypatch):
 
             return lambda: started.append((list(sys.argv), dict(os.environ)))
 
-    def completed(program, env, pass_on=None):
+    def completed(program, env, stdout, text, check):
         config = (commands.Path(env["FLWR_HOME"]) / "config.toml").read_text()
         started.append((program, env, config))
-        return Outcome(3, 0, "")
+        return CompletedProcess(program, 3, "")
 
     monkeypatch.setattr(commands, "entry_points", lambda group, name: [Program()])
-    monkeypatch.setattr(commands, "run_program", completed)
+    monkeypatch.setattr(commands.subprocess, "run", completed)
     monkeypatch.setattr(commands.sys, "argv", ["it"])
     monkeypatch.setattr(commands, "_wait_for", lambda host, port, patience: None)
     monkeypatch.setattr(wire, "count_requests", lambda meter, port: started.append(port))
@@ -91,7 +94,7 @@ def test_runs_name_their_superlink(flower, tmp_path):
     assert commands.main(["run", "--insecure", "--run-config", RUN, "--federation", "@a/b", "-c", "seed=1"]) == 3
     program, environment, config = flower.pop()
     configs = ["--run-config", RUN, "--run-config", "seed=1"]
-    assert program[1:] == ["run", str(commands.APP), "given", "--stream", *configs, "--federation", "@a/b"]
+    assert program[1:] == ["run", str(commands.APP), "given", *configs, "--federation", "@a/b"]
     assert config == '[superlink.given]\naddress = "127.0.0.1:8000"\ninsecure = true\n'
     assert {name: environment[name] for name in commands.OFF} == commands.OFF
     ca = tmp_path / "ca.pem"
@@ -151,22 +154,29 @@ def test_a_configuration_is_refused_before_flower_has_it(arguments, reason, flow
     assert reason in capsys.readouterr().err and not flower
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("output", "said"),
     [
         ("Successfully started run 123\nINFO\n", "stop 123 --superlink 127.0.0.1:8001 --insecure"),
         ('{"success": true, "run-id": "45"}', "stop 45 --superlink 127.0.0.1:8001 --insecure"),
-        ("Using SuperLink: given", "status --superlink 127.0.0.1:8001 --insecure"),
+        ("", "status --superlink 127.0.0.1:8001 --insecure"),
     ],
 )
-def test_who_interrupts_a_run_is_told_how_to_end_it(output, said, flower, monkeypatch, capsys):
-    monkeypatch.setattr(commands, "run_program", lambda program, env, pass_on: Outcome(-15, 2, output))
-    assert commands.main(["run", "--insecure", "--superlink", "127.0.0.1:8001", "--run-config", RUN]) == 130
+def test_who_interrupts_a_run_is_told_how_to_end_it(output, said, sent, flower, monkeypatch, capsys):
+    def program(program, env, stdout, text, check):
+        if program[1] == "log" or not output:
+            os.kill(os.getpid(), sent)
+        return CompletedProcess(program, 0, output if program[1] == "run" else "")
+
+    monkeypatch.setattr(commands.subprocess, "run", program)
+    handler = signal.getsignal(signal.SIGTERM)
+    assert commands.main(["run", "--insecure", "--superlink", "127.0.0.1:8001", "--run-config", RUN]) == 128 + sent
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"python -m federated.flower {said}")
+    assert line.endswith(f"python -m federated.flower {said}") and signal.getsignal(signal.SIGTERM) is handler
 
 
-@pytest.mark.parametrize("sent", [0, 2])
+@pytest.mark.parametrize("sent", [0, signal.SIGINT])
 @pytest.mark.parametrize(
     ("state", "status", "said"),
     [
@@ -178,15 +188,42 @@ def test_who_interrupts_a_run_is_told_how_to_end_it(output, said, flower, monkey
 def test_the_status_is_that_of_the_run_at_the_superlink(state, status, said, sent, flower, monkeypatch, capsys):
     listed = {"success": True, "runs": [{"status": state, "status-details": "x0 cannot be imported"}]}
 
-    def program(program, env, pass_on):
-        if program[1] == "run":
-            return Outcome(-15 if sent else 0, sent, "Successfully started run 123\n")
-        assert program[1:] == ["list", "given", "--run-id", "123", "--format", "json"]
-        return Outcome(0, 0, json.dumps(listed))
+    def program(program, env, stdout, text, check):
+        if program[1] == "log" and sent:
+            raise KeyboardInterrupt
+        if program[1] == "list":
+            assert program[1:] == ["list", "given", "--run-id", "123", "--format", "json"]
+            return CompletedProcess(program, 0, json.dumps(listed))
+        return CompletedProcess(program, 0, "Successfully started run 123\n")
 
-    monkeypatch.setattr(commands, "run_program", program)
+    monkeypatch.setattr(commands.subprocess, "run", program)
     assert commands.main(["run", "--insecure", "--run-config", RUN]) == (130 if sent else status)
     assert capsys.readouterr().err.splitlines() == said
+
+
+def test_a_run_that_flower_refuses_ends_with_its_status_and_has_no_log(flower, capsys):
+    assert commands.main(["run", "--insecure", "--run-config", RUN]) == 3
+    assert len(flower) == 1 and not capsys.readouterr().err
+
+
+def test_a_signal_ends_the_program_that_a_command_waits_for(tmp_path):
+    """Flower's program is another process: SIGTERM to the command alone ends it too."""
+    program = tmp_path / "flwr"
+    program.write_text(f"#!{sys.executable}\nimport os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    program.chmod(0o700)
+    script = f"""
+import sys
+from federated.flower import __main__ as commands
+commands._wait_for = lambda host, port, patience: None
+sys.executable = {str(tmp_path / "python")!r}
+sys.exit(commands.main(["stop", "3", "--insecure"]))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as command:
+        number = int(command.stdout.readline())
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(timeout=60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
 
 
 def test_ctrl_c_while_a_superlink_is_awaited_ends_without_a_traceback(flower, monkeypatch):

@@ -158,7 +158,7 @@ ELSEWHERE = ("x0 elsewhere", "a rule elsewhere")
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_wrong_is_found_without_an_import(name, monkeypatch):
-    monkeypatch.setattr(configuration, "import_module", None)
+    monkeypatch.setattr(configuration, "resolve_name", None)
     changes, error, reason = BAD[name]
     if name in ELSEWHERE:
         RunConfig.of(DEFAULTS | SET | changes).check()
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_found_without_an_import(name, monkeypatch):
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 @pytest.mark.parametrize("changes", [{}, {"x0": "nowhere:x", "bounds": "[0, 1]"}, {"dimension": 10**12}])
 def test_what_is_right_is_not_refused_before_its_paths_are_imported(name, changes, monkeypatch):
-    monkeypatch.setattr(configuration, "import_module", None)
+    monkeypatch.setattr(configuration, "resolve_name", None)
     options = ", ".join(filter(None, [SMALL.get(name, ""), "server_rate = 0.5", "trim = 0.2"]))
     RunConfig.of(DEFAULTS | SET | {"algorithm": name, "options": options} | changes).check()
 
