@@ -22,10 +22,9 @@ ALGORITHMS: dict[str, tuple[str, str]] = {
 
 
 def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
-    """Returns the class of an algorithm's name; a class is returned unchanged.
+    """Returns the class of an algorithm's name; an ``Algorithm`` subclass is returned unchanged.
 
     Raises:
-        ValueError: if the name is unknown.
-        TypeError: if the argument is neither a name nor an ``Algorithm`` subclass.
+        ValueError, TypeError: for an unknown name, or anything else.
     """
     return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

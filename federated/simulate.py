@@ -61,9 +61,9 @@ def simulate(
 ) -> FederatedResult:
     """Minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw, by a federation of N clients on this machine.
 
-    The iterates are a pure function of the arguments: they do not depend on ``workers``, ``codec``, or where a run was
-    interrupted and resumed. The first Ctrl-C gives the current round 5 s to finish and returns the result so far with
-    ``success=False``; a second one is raised immediately.
+    The iterates do not depend on ``workers``, ``codec``, or where a run was interrupted and resumed. The first Ctrl-C
+    gives the current round 5 s to finish and returns the result so far with ``success=False``; a second one is raised
+    immediately.
 
     Args:
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
@@ -72,12 +72,10 @@ def simulate(
         rounds: R, the total number of rounds, including those before a resume.
         callback: called after each round with its record and the model; it stops the run by returning True or raising
             StopIteration.
-        checkpoint: file to which the whole federation is saved. The same call with an existing file resumes bitwise
-            after the last saved round, possibly with more rounds, or returns the result if all rounds are done. The
-            algorithm, options, seed, x0, bounds and number of clients must be the same; the clients' functions are not
-            compared, and state inside an objective, such as a generator, is not saved. The ledger's entries
-            (``<checkpoint>.ledger.csv``), the rounds' records (``<checkpoint>.history.jsonl``) and, for FZooS, the
-            clients' queries (``<checkpoint>.rows.bin``) are appended to files beside it.
+        checkpoint: file to which the federation is saved, with files beside it (``federated.engine.checkpoint``). The
+            same call with an existing file resumes bitwise after the last saved round, possibly with more rounds, or
+            returns the result if all rounds are done. The algorithm, options, seed, x0, bounds and number of clients
+            must be the same; the clients' functions are not compared, and their own state is not saved.
         checkpoint_every: number of rounds between saves.
         progress: ``"auto"`` shows a bar in terminals and notebooks and otherwise logs every 30 s; True shows a bar;
             False shows nothing. See ``Progress``.
@@ -88,9 +86,8 @@ def simulate(
             options.
 
     Returns:
-        A ``FederatedResult``. ``success`` is False if the run did not complete its rounds, all rounds were skipped, all
-        queries failed, or fewer than half of the requested reports were used. ``message`` states the numbers of failed
-        queries, unused reports and reported numbers that were exactly 0.
+        A ``FederatedResult``, whose ``message`` states the numbers of failed queries, unused reports and reported
+        numbers that were exactly 0.
 
     Raises:
         ValueError: if an argument is out of range, there are no clients, or the checkpoint belongs to another
@@ -156,9 +153,9 @@ def make_federation(
     Args:
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
         objectives: the clients' functions fᵢ of one point, shape ``d``, or with ``batched`` of ``q x d``. An algorithm
-            that needs gradients calls their method ``gradient(x)``, or differentiates them automatically if they have
-            none. An integer attribute ``dimension`` must equal d. Items of a list or tuple are checked immediately;
-            item i of another sequence is requested when client i is first sampled.
+            that needs gradients calls their method ``gradient(x)``, or else differentiates them automatically. An
+            integer attribute ``dimension`` must equal d. Items of a list or tuple are checked immediately; item i of
+            another sequence is requested when client i is first sampled.
         x0: initial point, shape ``d``.
         fun: F, evaluated once per round for the history and not counted as queries.
         numpy: whether objectives and ``fun`` receive NumPy arrays instead of tensors; None means True unless x0 is a
@@ -170,9 +167,9 @@ def make_federation(
         start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Objectives and options must be
             picklable, except with ``"fork"``.
         codec: whether messages are encoded as bytes; False is faster and counts no message bytes.
-        timeout: maximal seconds of a client's work in a phase. A client that exceeds it is interrupted in its query, if
-            its thread can be (``Host``); its report is refused, and the current batch's queries count as failed. None
-            is unlimited; only then are runs reproducible.
+        timeout: maximal seconds of a client's work in a phase; None is unlimited. A client that exceeds it is
+            interrupted in its query where possible (``Host``), the batch's queries count as failed, and there is no
+            report. Runs are reproducible only without a timeout.
         **options: options of ``Algorithm``, except ``clients``, and the algorithm's own options.
 
     Raises:

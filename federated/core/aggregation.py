@@ -1,4 +1,4 @@
-"""Plain and robust means of the clients' vectors.
+"""Plain and robust means of N vectors of one shape, with N positive weights.
 
 References:
     P. Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, NeurIPS 2017 (Krum).
@@ -26,14 +26,7 @@ AGGREGATIONS = (*WEIGHTED, "median", "trimmed_mean")
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Returns Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, summed in the given order in float64 and rounded once to the vectors' dtype.
 
-    Equal weights give Σ vᵢ / N exactly, regardless of their value.
-
-    Args:
-        vectors: N tensors of one shape.
-        weights: N positive numbers.
-
-    Raises:
-        ValueError: if there are no vectors, or the numbers of vectors and weights differ.
+    Equal weights give Σ vᵢ / N exactly. ``ValueError`` if there are no vectors, or their number is not the weights'.
     """
     if not vectors or len(vectors) != len(weights):
         raise ValueError(f"expected vectors with a weight each, got {len(vectors)} vectors and {len(weights)} weights")
@@ -53,12 +46,7 @@ def median(vectors: Sequence[Tensor]) -> Tensor:
 
 
 def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
-    """Returns the coordinate-wise mean without the ⌊trim·N⌋ smallest and ⌊trim·N⌋ largest values (Yin et al. 2018).
-
-    Args:
-        vectors: N tensors of one shape.
-        trim: the fraction removed at each end, in [0, 1/2).
-    """
+    """Returns the coordinate-wise mean without the ⌊trim·N⌋ smallest and ⌊trim·N⌋ largest values (Yin et al. 2018)."""
     stacked = torch.stack(list(vectors)).sort(dim=0).values
     cut = int(trim * len(stacked))
     kept = list(stacked[cut : len(stacked) - cut])
@@ -70,18 +58,13 @@ def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Te
 
         a + Σ pᵢ min(1, τ/‖vᵢ − a‖) (vᵢ − a),    τ the median of the nonzero ‖vᵢ − a‖
 
-    Args:
-        vectors: N tensors of one shape.
-        weights: N positive numbers.
-        about: a, of the same shape; None means 0.
+    a is ``about``, or 0 if that is None.
     """
     lengths = lengths_of(vectors, about)
     limit = median_of([length for length in lengths if length > 0.0] or [0.0])
     origin = torch.zeros_like(vectors[0]) if about is None else about
-    moves = [
-        (vector - origin) * (limit / length if length > limit else 1.0)
-        for vector, length in zip(vectors, lengths, strict=True)
-    ]
+    factors = [limit / length if length > limit else 1.0 for length in lengths]
+    moves = [(vector - origin) * factor for vector, factor in zip(vectors, factors, strict=True)]
     return origin + weighted_mean(moves, weights)
 
 
@@ -90,11 +73,6 @@ def multi_krum(vectors: Sequence[Tensor], weights: Sequence[float], trim: float)
 
     The score of a vector is the sum of its squared distances to its max(1, N − f − 2) nearest neighbours. The cost is
     O(N²d); f adversarial vectors are tolerated if N > 2f + 2.
-
-    Args:
-        vectors: N tensors of one shape.
-        weights: N positive numbers.
-        trim: the fraction of vectors removed, in [0, 1/2).
     """
     n = len(vectors)
     left_out = int(trim * n)
@@ -106,21 +84,9 @@ def multi_krum(vectors: Sequence[Tensor], weights: Sequence[float], trim: float)
 
 
 def combine(
-    aggregation: str,
-    vectors: Sequence[Tensor],
-    weights: Sequence[float],
-    trim: float,
-    about: Tensor | None = None,
+    aggregation: str, vectors: Sequence[Tensor], weights: Sequence[float], trim: float, about: Tensor | None = None
 ) -> Tensor:
-    """Aggregates vectors by a named rule; only the rules in ``WEIGHTED`` use the weights.
-
-    Args:
-        aggregation: one of ``AGGREGATIONS``.
-        vectors: N tensors of one shape.
-        weights: N positive numbers.
-        trim: see ``trimmed_mean`` and ``multi_krum``.
-        about: see ``norm_clipping``.
-    """
+    """Aggregates vectors by a rule in ``AGGREGATIONS``; only the rules in ``WEIGHTED`` use the weights."""
     if aggregation == "median":
         return median(vectors)
     if aggregation == "trimmed_mean":

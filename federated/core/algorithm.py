@@ -25,36 +25,34 @@
         def _busy(self, phase): return ...                                    # whether queries remain to be asked
         def _report(self, phase): return {"x": self.optimizer.x}              # tensors; must not change the state
 
-- **Phases.** ``phases`` names the exchanges of a round, by default ``("local",)``; a constructor may set it. Each phase
+- **Phases.** ``phases`` names the exchanges of a round, by default ``("local",)``; a constructor may set it. A phase
   consists of a broadcast, the clients' queries and their reports. Clients whose report was accepted take part in the
-  next phase, which does not repeat what earlier phases have sent.
+  next phase.
 - **Messages** contain tensors by name, and numbers or strings as ``values``, from ``_broadcast_values`` or
-  ``_report_values``. ``payload_bytes`` counts the tensors only: send the data that a paper counts as communication as
-  tensors, and verification data, such as digests, as values. The base class checks names, shapes, dtypes and finiteness
-  against the specification, and round, phase, participation and the configuration's fingerprint. An algorithm's own
-  checks belong in ``Server._check``, which raises ``MessageError`` with the reason.
+  ``_report_values``. ``payload_bytes`` counts tensors only: send the data that a paper counts as communication as
+  tensors, and verification data, such as digests, as values. The base class checks each message against its
+  specification, and its round, phase, sender and fingerprint. ``Server._check`` is for an algorithm's own checks; it
+  raises ``MessageError`` with the reason.
 - **Gate.** Reports that are far longer than the others are excluded before ``_aggregate`` (``federated.core.gate``). A
-  tensor ``x`` is treated as an iterate and measured from the server's model; ``ungated`` names tensors that cannot do
-  harm and are not measured.
+  tensor ``x`` is measured from the server's model; tensors named in ``ungated`` are not measured.
 - **Skipped rounds.** If no report of a phase can be used, the base class skips the round: it calls ``_skipped(phase)``,
   which may repair the state, instead of ``_aggregate``. ``_aggregate`` may also raise ``RoundSkipped(reason)``, before
   it changes anything.
 - **State.** ``self.state`` of server or client is one dataclass, saved by ``optimizers.core.state`` (tensors, numbers,
   strings, lists, dicts, objects with ``state_dict``). A client's optimizer is saved too, so a client class often needs
-  no ``state`` of its own. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
-- **Queries** are made and counted by the client's optimizer, constructed with ``common_options()``: no limit on queries
-  or failures, no best point, no list of values, and the client's own seed. Address directions by round and step, so
-  that a client that lost its state draws new ones. ``_report`` raises ``NoReportError`` if there is nothing to report,
-  for example because all queries failed.
-- **Acceptance.** An algorithm that sends x to its clients in each round may set ``self.asks_acceptance``, as FedZO's
-  option ``accept`` does. The base class then adds a phase in which clients report their values, and restores x by
-  ``Server._take_back`` if F did not fall.
+  no ``state``. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
+- **Queries** are made and counted by the client's optimizer, constructed with ``common_options()``. Address directions
+  by round and step, so that a client that lost its state draws new ones. ``_report`` raises ``NoReportError`` if there
+  is nothing to report, for example because all queries failed.
+- **Acceptance.** An algorithm that sends x in each round may set ``self.asks_acceptance``, as FedZO's option ``accept``
+  does. The base class then adds a phase in which clients report their values, and restores x by ``Server._take_back``
+  if F did not fall.
 - **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate`` does. The base
   class then adds η/η₀ to the values of a round's first broadcast, for ``settling.rate_in``.
 - **Catching up.** If a client's state is too old for a broadcast, ``_receive`` raises ``BehindError`` before it changes
   anything. The engine passes ``Client._position`` to the server and ``Server._catch_up`` to ``Client._catch_up``, and
-  then repeats the broadcast. The two messages are specified as phases ``"position"`` and ``"catch_up"``. Set
-  ``personal = True`` if broadcasts differ between clients.
+  then repeats the broadcast. Specify the two messages as phases ``"position"`` and ``"catch_up"``, and set ``personal =
+  True`` if broadcasts differ between clients.
 - **Configuration.** ``configuration`` describes every option; ``_configuration`` adds other data that server and
   clients must share, such as the fingerprint of Fourier features.
 - **Randomness** is addressed by seed, round and step, as in ``optimizers``; no global generator is used.
@@ -199,9 +197,7 @@ class Algorithm(ABC):
         self.box = None if bounds is None else parse_bounds(bounds, self.x0)
         self.server_rate = positive("server_rate", server_rate)
         if prox is not None and self.server_rate > 1.0:
-            raise ValueError(
-                f"with a prox server_rate must be at most 1, to stay in the convex hull, got {server_rate}"
-            )
+            raise ValueError(f"with a prox server_rate must be at most 1, which keeps x feasible, got {server_rate}")
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         if self.aggregation not in WEIGHTED and len(set(self.weights)) > 1:
             raise ValueError(f"aggregation {aggregation!r} ignores weights: leave them equal")
@@ -245,10 +241,8 @@ class Algorithm(ABC):
         if most is None:
             return
         if queries - failures > most or queries > (1 + MOST_RETRIES) * most or gradients > most:
-            raise MessageError(
-                f"{queries} queries, of which {failures} failed, and {gradients} gradients are claimed, "
-                f"but phase {phase!r} has at most {most} points with {MOST_RETRIES} retries each"
-            )
+            claimed = f"{queries} queries, of which {failures} failed, and {gradients} gradients are claimed"
+            raise MessageError(f"{claimed}, but phase {phase!r} has at most {most} points, {MOST_RETRIES} retries each")
 
     @property
     def dimension(self) -> int:
@@ -297,28 +291,14 @@ class Algorithm(ABC):
 
     def common_options(self, number: int) -> dict[str, Any]:
         """Returns the options of a client's optimizer that are determined by the federation."""
-        return {
-            "max_queries": UNLIMITED,
-            "bounds": self.bounds,
-            "prox": self.prox,
-            "seed": client_seed(self.seed, number),
-            "max_failures": None,
-            "rescale": False,
-            "track_best": False,
-            "store_values": False,
-        }
+        given = {"bounds": self.bounds, "prox": self.prox, "seed": client_seed(self.seed, number)}
+        off = dict.fromkeys(("rescale", "track_best", "store_values"), False)
+        return {"max_queries": UNLIMITED, "max_failures": None} | given | off
 
     def message(self, kind: type[M], round_number: int, phase: str, tensors: Any, values: Any, **others: Any) -> M:
         """Creates a ``Broadcast`` or ``Report`` with tensors, values and other fields by name."""
-        return kind(
-            algorithm=self.name,
-            fingerprint=self.fingerprint,
-            round=round_number,
-            phase=phase,
-            tensors=dict(tensors),
-            values=dict(values),
-            **others,
-        )
+        sender = {"algorithm": self.name, "fingerprint": self.fingerprint}
+        return kind(**sender, round=round_number, phase=phase, tensors=dict(tensors), values=dict(values), **others)
 
     def server(self) -> Any:
         """Creates a server, at x0."""
@@ -333,20 +313,14 @@ class Algorithm(ABC):
         """Everything that server and clients must agree on, as plain values, except x0, which the server sends."""
         names = sorted(option_names(type(self)))
         options = {name: describe_option(name, getattr(self, name)) for name in names}
-        fixed = {
-            "algorithm": self.name,
-            "version": self.version,
-            "dimension": self.dimension,
-            "dtype": str(self.x0.dtype),
-            "directions_generator": Directions.generator,
-        }
+        fixed = {"algorithm": self.name, "version": self.version, "directions_generator": Directions.generator}
+        fixed |= {"dimension": self.dimension, "dtype": str(self.x0.dtype)}
         return fixed | options | self._configuration()
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the configuration, in hexadecimal."""
-        text = json.dumps(self.configuration, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest()
 
     def check_configuration(self, theirs: Mapping[str, Any], whose: str = "the other party") -> None:
         """Raises ``ValueError`` for the first option in which another party's configuration differs."""

@@ -77,7 +77,7 @@ class Client(ABC):
         return {}
 
     def _position(self) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
-        """Returns tensors and values from which the server determines what the client has missed."""
+        """Returns tensors and values that tell the server which data the client has missed."""
         return {}, {}
 
     def _catch_up(self, message: Broadcast) -> None:
@@ -94,15 +94,15 @@ class Client(ABC):
     @property
     def spent(self) -> Spent:
         """Queries, failed queries and gradient evaluations since the client was created."""
-        asking = [self.optimizer, *([] if self._values is None else [self._values])]
+        asking = [optimizer for optimizer in (self.optimizer, self._values) if optimizer is not None]
         return Spent(sum(o.queries for o in asking), sum(o.failures for o in asking), self.gradients)
 
     def receive(self, content: Content) -> None:
         """Begins a phase with the server's broadcast; a refused message changes nothing.
 
         Raises:
-            MessageError: if the message is not a valid broadcast of this federation, its phase is not later than the
-                last one, or the client missed the preceding phase of the round.
+            MessageError: if the broadcast is invalid or not later than the last one, or the client missed the preceding
+                phase of the round.
             BehindError: if the client must catch up first.
         """
         phases = self.algorithm.exchanges
@@ -125,7 +125,7 @@ class Client(ABC):
         self._optimizer_in(self._present_phase()).tell(batch, values, retries=retries)
 
     def report(self) -> Report:
-        """Returns the phase's report; repeated calls return the same report.
+        """Returns the phase's report, the same one when called again.
 
         Raises:
             RuntimeError: if queries remain.
@@ -134,15 +134,14 @@ class Client(ABC):
         phase = self._present_phase()
         if self._unfinished(phase):
             raise RuntimeError(f"client {self.number} must finish its queries of phase {phase!r} before it can report")
-        if (asked := self._acceptance_in(phase)) is not None:
-            report = self._message(phase, asked.report(), {})
-        else:
-            report = self._message(phase, self._report(phase), self._report_values(phase))
+        asked = self._acceptance_in(phase)
+        tensors, values = (self._report(phase), self._report_values(phase)) if asked is None else (asked.report(), {})
+        report = self._message(phase, tensors, values)
         self._reported = True
         return report
 
     def position(self) -> Report:
-        """Returns the message by which a client that is behind asks the server for what it missed."""
+        """Returns the message with which a client that is behind asks the server for the data that it missed."""
         self._spent_before = self.spent
         return self._message("position", *self._position())
 
@@ -175,8 +174,8 @@ class Client(ABC):
         """Restores a ``state_dict`` into a new client.
 
         Raises:
-            ValueError: if the state belongs to another configuration or client (this client is then unchanged), or if
-                it is invalid (this client may then be partially restored: discard it).
+            ValueError: if the state belongs to another configuration or client, or is invalid. In the latter case this
+                client may be partially restored: discard it.
         """
         with refusing():
             a = self.algorithm
@@ -189,22 +188,18 @@ class Client(ABC):
             check_saved("reported", True, state["reported"], {})
             check_saved("state", self.state, state["state"], a.state_vectors, growing=True)
             loaded = None if self.state is None else load_fields(self.state, state["state"], a.x0.device)
-            asking = [(self.optimizer, state["optimizer"])]
+            self._check_optimizer(self.optimizer, state["optimizer"])
             if self._values is None:
                 check_saved("values", None, state["values"], {})
             else:
-                asking.append((self._values, state["values"]))
-            for asked, saved in asking:
-                self._check_optimizer(asked, saved)
-            for asked, saved in asking:
-                asked.load_state_dict(saved)
+                self._check_optimizer(self._values, state["values"])
+                self._values.load_state_dict(state["values"])
+            self.optimizer.load_state_dict(state["optimizer"])
             self.state, self.round, self._phase = loaded, state["round"], state["phase"]
             self._reported, self._spent_before = state["reported"], Spent(*state["marks"])
             if self._reported and self._phase is not None:
                 report = self.report()
                 a.specification(Report, report.phase).check_layout(report.layout, report.values)
-
-    # Parts.
 
     def _check_optimizer(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         """Raises an error unless an optimizer with these options can be in the saved state."""
@@ -217,10 +212,8 @@ class Client(ABC):
 
     def _check_present(self, message: Broadcast) -> None:
         """Raises ``MessageError`` if the round is earlier than that of the last broadcast."""
-        if message.round < max(self.round, 1):
-            raise MessageError(
-                f"the {message.phase} is for round {message.round}, but round {self.round} was already received"
-            )
+        if (given := message.round) < max(self.round, 1):
+            raise MessageError(f"the {message.phase} is for round {given}, round {self.round} was already received")
 
     def _check_order(self, message: Broadcast) -> None:
         """Raises ``MessageError`` unless a broadcast follows the last one without missing a phase of its round."""
@@ -230,10 +223,8 @@ class Client(ABC):
         if message.round < 1 or (message.round, index) <= last:
             raise MessageError(f"round {message.round}, phase {message.phase!r} was already received")
         if index > 0 and (last != (message.round, index - 1) or not self._reported):
-            raise MessageError(
-                f"phase {message.phase!r} of round {message.round} follows {phases[index - 1]!r}, "
-                f"in which client {self.number} did not take part"
-            )
+            last_phase = f"{phases[index - 1]!r}, in which client {self.number} did not take part"
+            raise MessageError(f"phase {message.phase!r} of round {message.round} follows {last_phase}")
 
     def _present_phase(self) -> str:
         if self._phase is None:
@@ -248,9 +239,8 @@ class Client(ABC):
         return self._acceptance_in(phase) or self.optimizer
 
     def _unfinished(self, phase: str) -> bool:
-        if (asked := self._acceptance_in(phase)) is not None:
-            return asked.busy
-        return bool(self.optimizer.pending) or self._busy(phase)
+        asked = self._acceptance_in(phase)
+        return asked.busy if asked is not None else bool(self.optimizer.pending) or self._busy(phase)
 
     def _message(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Report:
         spent = self.spent.since(self._spent_before)._asdict() | {"total_queries": self.spent.queries}

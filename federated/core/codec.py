@@ -32,16 +32,9 @@ MAX_HEADER = 1 << 16
 MAX_MESSAGE = 1 << 33
 """Default limit on the size of a message, in bytes."""
 
-_DTYPES: dict[str, tuple[torch.dtype, str]] = {
-    "float64": (torch.float64, "<f8"),
-    "float32": (torch.float32, "<f4"),
-    "float16": (torch.float16, "<f2"),
-    "bfloat16": (torch.bfloat16, "<i2"),
-    "int64": (torch.int64, "<i8"),
-    "int32": (torch.int32, "<i4"),
-    "uint8": (torch.uint8, "|u1"),
-}
-_NAMES = {dtype: name for name, (dtype, _) in _DTYPES.items()}
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*_FLOATS, torch.int64, torch.int32, torch.uint8)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _TEXTS = ("algorithm", "fingerprint", "phase")
 
@@ -57,28 +50,22 @@ class Entry:
     @property
     def layout(self) -> Layout:
         """Dtype and shape of the tensor."""
-        return _DTYPES[self.dtype][0], self.shape
+        return _DTYPES[self.dtype], self.shape
 
     @property
     def stored(self) -> str:
-        """NumPy's name of the stored dtype; bfloat16, which NumPy lacks, is stored as int16."""
-        return _DTYPES[self.dtype][1]
+        """NumPy's name of the stored dtype, such as ``"<f8"``; bfloat16, which NumPy lacks, is stored as int16."""
+        return np.dtype("int16" if self.dtype == "bfloat16" else self.dtype).newbyteorder("<").str
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
-        return math.prod(self.shape) * _DTYPES[self.dtype][0].itemsize
+        return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A message whose tensors have not been built yet.
-
-    Attributes:
-        header: the message without its tensors.
-        entries: the tensors listed in the header.
-        data: the bytes of each tensor.
-    """
+    """A message whose tensors have not been built: its ``header``, and an entry and the bytes of each tensor."""
 
     header: Message
     entries: Sequence[Entry]
@@ -100,8 +87,8 @@ def header_of(message: Message) -> bytes:
 
     Raises:
         TypeError: if a tensor's dtype is not supported, or a value is not a number or string.
-        ValueError: if a name has other characters than a-z, 0-9 and _, a value is not finite, or the header exceeds
-            ``MAX_HEADER``.
+        ValueError: if a name has characters other than a-z, 0-9 and _, a value is infinite or NaN, or the header is too
+            long.
     """
     for name in (*message.values, *message.tensors):
         if not _NAME.fullmatch(name):
@@ -149,11 +136,7 @@ def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Me
 
 
 def opened(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Frame:
-    """Checks the length, format, digest and header of an encoded message, without building its tensors.
-
-    Args:
-        data: the bytes.
-        limit: the maximal number of bytes.
+    """Checks the length (at most ``limit``), format, digest and header of a message, without building its tensors.
 
     Raises:
         MessageError: if the bytes are not the output of ``encode``, with the reason.
@@ -248,7 +231,7 @@ def _tensor(data: bytes | memoryview, entry: Entry) -> Tensor:
     """Decodes the output of ``tensor_bytes`` into a new tensor on the CPU."""
     array = np.frombuffer(data, dtype=entry.stored)
     tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
-    return tensor.view(_DTYPES[entry.dtype][0]).reshape(entry.shape)
+    return tensor.view(_DTYPES[entry.dtype]).reshape(entry.shape)
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
@@ -256,8 +239,8 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.int16)
-    stored = _DTYPES[_NAMES[tensor.dtype]][1]
-    return flat.numpy().astype(stored, copy=False).data.cast("B") if len(flat) else memoryview(b"")
+    array = flat.numpy()
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).data.cast("B") if len(flat) else memoryview(b"")
 
 
 def _fields(kind: type[Message]) -> set[str]:

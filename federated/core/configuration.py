@@ -18,13 +18,7 @@ from optimizers.first_order import FirstOrder
 
 
 def count_of(name: str, value: float | int, total: int, rounding: Callable[[float], int]) -> int:
-    """Returns the number given by an option: an integer is the number itself, a float a share of ``total``.
-
-    Args:
-        name: the option's name.
-        value: its value.
-        total: the largest number.
-        rounding: rounds a share of the total to an integer.
+    """Returns the number given by an option: an integer is the number itself, a float a share of ``total``, rounded.
 
     Raises:
         TypeError: if the value is not a number.
@@ -72,9 +66,7 @@ def _all(clients: int) -> tuple[int, ...]:
 def describe_option(name: str, value: Any) -> Any:
     """Describes an option by plain values that are equal for equal options in every process.
 
-    A tensor is described by its digest, a mapping or sequence by its items, a module by its type and state, groups of
-    coordinates by their fingerprint, ``update_rule`` by ``describe_rule``, a function by its name, and any other
-    object, such as a prox, by its type and attributes.
+    A tensor is described by its digest, a function by its name, and an object, such as a prox, by its type and content.
     """
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | str):

@@ -2,12 +2,12 @@
 
 The length of a tensor in a report is its Euclidean norm; the length of an iterate ``x`` is ‖x − x_r‖ with the server's
 model x_r. A report is excluded if one of its lengths exceeds ``gate`` times the larger of two reference values: the
-median of the phase's nonzero lengths, and the median of those medians over the last ``REMEMBERED`` rounds whose reports
-were used. The second one matters if most clients are already at their optimum: it prevents the exclusion of a client
-that still moves. No report is excluded if fewer than ``MIN_LENGTHS`` lengths are nonzero.
+median of the phase's nonzero lengths, and the median of those medians over the last ``REMEMBERED`` rounds. The second
+one prevents the exclusion of a client that still moves while most are at their optimum. No report is excluded if fewer
+than ``MIN_LENGTHS`` lengths are nonzero.
 
 This rule is ours. With the papers' plain mean one client can move the model arbitrarily far; with the gate, by at most
-``gate`` reference lengths divided by the number of clients. ``federated.core.aggregation`` has means that also resist
+``gate`` reference lengths divided by the number of clients. The means of ``federated.core.aggregation`` also resist
 false reports of ordinary length.
 """
 
@@ -92,12 +92,7 @@ def _medians(lengths: Lengths) -> dict[str, float]:
 
 
 def lengths_of(vectors: Sequence[Tensor], about: Tensor | None = None) -> list[float]:
-    """Returns ‖vᵢ − about‖ of tensors in float64; infinity on overflow.
-
-    Args:
-        vectors: tensors of one shape.
-        about: a tensor of the same shape; None means 0.
-    """
+    """Returns ‖vᵢ − about‖ of tensors of one shape in float64; infinity on overflow. None means 0."""
     found: list[float] = []
     step = max(1, BLOCK // max(1, vectors[0].numel())) if vectors else 1
     for i in range(0, len(vectors), step):

@@ -73,11 +73,7 @@ class LatestVectors:
         return {"clients": sorted(self._vectors), "vectors": [vector for _, vector in self.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces the vectors by those of a ``state_dict``.
-
-        Raises:
-            MessageError: if the clients are not ascending, or a vector does not fit; the collection is then unchanged.
-        """
+        """Replaces the vectors; ``MessageError`` if clients do not ascend or a vector does not fit."""
         clients, vectors = state["clients"], state["vectors"]
         check_integers("clients", clients, len(self.weights))
         if not isinstance(vectors, list) or len(vectors) != len(clients) or sorted(set(clients)) != clients:

@@ -91,8 +91,8 @@ class Ledger:
     """The costs of all clients and rounds, in order of creation.
 
     Entries are stored in columns, about 100 bytes each, and totals are updated as costs are added: neither ``add`` nor
-    ``total(name)`` reads earlier rounds. A writer that appends entries to a file calls ``mark_written``, and checks by
-    ``is_written`` whether the entries in the file are still valid.
+    ``total(name)`` reads earlier rounds. A writer that appends entries to a file calls ``mark_written``; ``is_written``
+    tells it later whether the entries in the file are still valid.
     """
 
     def __init__(self) -> None:
@@ -109,27 +109,20 @@ class Ledger:
     def __repr__(self) -> str:
         spent = {name: self.total(name) for name in COUNTS}
         rounds, clients = (len(np.unique(self._column(name))) for name in ("round", "client"))
-        return "\n".join(
-            [
-                f"Ledger of {rounds} rounds and {clients} clients, {spent['seconds']:.6g} s of work:",
-                "  " + ", ".join(f"{name}: {spent[name]}" for name in ("queries", "failures", "gradients")),
-                f"  payload bytes: {spent['payload_up']} up, {spent['payload_down']} down",
-                f"  message bytes: {spent['message_up']} up, {spent['message_down']} down",
-                f"  reports refused or missing in {len(self._refused)} of {len(self)} entries",
-            ]
-        )
+        lines = [f"Ledger of {rounds} rounds and {clients} clients, {spent['seconds']:.6g} s of work:"]
+        lines.append(", ".join(f"{name}: {spent[name]}" for name in Spent._fields))
+        lines += [f"{k} bytes: {spent[f'{k}_up']} up, {spent[f'{k}_down']} down" for k in ("payload", "message")]
+        lines.append(f"reports refused or missing in {len(self._refused)} of {len(self)} entries")
+        return "\n  ".join(lines)
 
     def add(self, round_number: int, client: int, **counts: int | float | None) -> None:
-        """Adds counts, named as in ``Entry``, to a client's entry of a round; None adds nothing.
-
-        Counts may come from another party, so that an entry's sum is limited to ``MOST``.
+        """Adds counts, named as in ``Entry``, to a client's entry of a round, up to ``MOST``; None adds nothing.
 
         Raises:
             TypeError: if a name is not in ``COUNTS``, or a number has another type; nothing is then added.
             ValueError: if a number is negative, NaN or infinite; nothing is then added.
         """
-        unknown = set(counts) - set(COUNTS)
-        if unknown:
+        if unknown := set(counts) - set(COUNTS):
             raise TypeError(f"unknown counts {', '.join(sorted(unknown))}; the ledger has {', '.join(COUNTS)}")
         for name, count in counts.items():
             _check_count(name, count)
@@ -142,20 +135,13 @@ class Ledger:
                 self._totals[name] = (self._totals[name] or 0) + column[row] - before
 
     def refuse(self, round_number: int, client: int, reason: str) -> None:
-        """Records in a client's entry of a round why a report was refused or is missing.
-
-        Reasons may come from another party, so that an entry keeps ``MAX_REASON`` characters.
-        """
+        """Records why a client's report of a round was refused or is missing, up to ``MAX_REASON`` characters."""
         row, reason = self._row(round_number, client), plain(reason)
         if noted := plain("; ".join(filter(None, (self._refused.get(row, ""), reason))), MAX_REASON):
             self._refused[row] = noted
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
-        """Returns the sum of a count over all entries, a round or a client; None for wire bytes that were not counted.
-
-        Raises:
-            ValueError: if the name is not in ``COUNTS``.
-        """
+        """Returns the sum of a count over all entries, a round or a client; None if no wire bytes were counted."""
         if name not in COUNTS:
             raise ValueError(f"unknown count {name!r}; the ledger has {', '.join(COUNTS)}")
         if round is None and client is None:
@@ -183,11 +169,7 @@ class Ledger:
         return map(self._entry, range(start, len(self)))
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Returns the entries with the columns ``COLUMNS``, sorted by round and client; None is ``pandas.NA``.
-
-        Raises:
-            ImportError: if pandas is not installed.
-        """
+        """Returns the entries with the columns ``COLUMNS``, sorted by round and client; None is ``pandas.NA``."""
         order = self._sorted()
         columns: dict[str, Any] = {name: self._column(name)[order] for name in self._columns}
         frame = import_pandas().DataFrame(columns | {"refused": [self._refused.get(row, "") for row in order.tolist()]})
@@ -196,17 +178,13 @@ class Ledger:
         return frame
 
     def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
-        """Plots the cumulative costs of all clients after each round.
+        """Plots the cumulative costs of all clients after each round: payload bytes, or queries against bytes.
 
-        Payload bytes, up and down, are plotted against rounds or queries, and queries against bytes. Rounds with failed
-        queries, or refused or missing reports, are marked on the horizontal axis.
+        Rounds with failed queries, or refused or missing reports, are marked on the horizontal axis.
 
         Args:
             ax: the axes; None creates a figure and does not change pyplot's current one.
             against: ``"rounds"``, ``"queries"`` or ``"bytes"``.
-
-        Raises:
-            ValueError: if ``against`` has another value.
         """
         check_against(against)
         rounds, of_round = np.unique(self._column("round"), return_inverse=True)
@@ -216,12 +194,10 @@ class Ledger:
         failing = self._column("failures") > 0
         failing[list(self._refused)] = True
         failed = [spent[against][1 + i] for i in np.unique(of_round[failing])]
-        drawn, ax = "queries" if against == "bytes" else "bytes", axes_or_new(ax)
-        ax.plot(spent[against], spent[drawn], label=AGAINST[drawn])
-        mark_failures(ax, failed, "rounds with failures")
-        ax.set_xlabel(AGAINST[against])
-        ax.set_ylabel(AGAINST[drawn])
-        return ax
+        drawn = "queries" if against == "bytes" else "bytes"
+        return plot_costs(
+            ax, against, spent[against], spent[drawn], failed, ylabel=AGAINST[drawn], label=AGAINST[drawn]
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the ledger to a file for ``load``, exactly and without pickling."""
@@ -229,16 +205,11 @@ class Ledger:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a ledger from a file written by ``save``.
-
-        Raises:
-            OSError: if the file cannot be read.
-            ValueError: if the file was not written by ``save``, or is damaged.
-        """
+        """Reads a ledger from a file of ``save``; ``ValueError`` if it was written by something else or is damaged."""
         return load_archive(path, "Ledger", cls.from_state_dict)
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes the sorted entries to a CSV file; None is an empty cell."""
+        """Writes the entries, sorted by round and client, to a CSV file; None is an empty cell."""
         write_csv(path, COLUMNS, (self._entry(row) for row in self._sorted()))
 
     def state_dict(self) -> dict[str, Any]:
@@ -322,9 +293,8 @@ class Ledger:
 
     def _entry(self, row: int) -> dict[str, Any]:
         entry: dict[str, Any] = {name: column[row] for name, column in self._columns.items()}
-        return (
-            entry | {name: None for name in WIRE if entry[name] == NONE} | {"refused": self._refused.get(int(row), "")}
-        )
+        entry |= {name: None for name in WIRE if entry[name] == NONE}
+        return entry | {"refused": self._refused.get(int(row), "")}
 
 
 def _sum(name: str, counts: np.ndarray) -> Any:
@@ -343,6 +313,17 @@ def _check_count(name: str, count: Any) -> None:
         raise TypeError(f"{name} must be {'a number' if name == 'seconds' else 'an integer'}, got {count!r:.80}")
     if count is not None and not 0 <= count < math.inf:
         raise ValueError(f"{name} must be at least 0 and finite, got {count!r:.80}")
+
+
+def plot_costs(
+    ax: Axes | None, against: str, x: Sequence[float], y: Sequence[float], failed: Sequence[float], **texts: Any
+) -> Axes:
+    """Plots y against costs x, a key of ``AGAINST``, and marks the costs at rounds with failures."""
+    ax = axes_or_new(ax)
+    ax.plot(x, y, label=texts["label"])
+    mark_failures(ax, failed, "rounds with failures")
+    ax.set(xlabel=AGAINST[against], ylabel=texts["ylabel"])
+    return ax
 
 
 def check_against(against: str) -> None:

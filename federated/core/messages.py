@@ -37,7 +37,7 @@ class MessageError(ValueError):
 
 
 class BehindError(MessageError):
-    """A client's state is older than a broadcast requires, so that the client must catch up first."""
+    """A client's state is older than a broadcast requires: the client must catch up first."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,10 +113,7 @@ KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (Broadcast, Report)}
 class TensorSpec:
     """Required shape and dtype of a tensor in a message; floating-point tensors must be finite.
 
-    Attributes:
-        shape: the shape; None allows any length.
-        dtype: the dtype.
-        largest: maximal number of elements if the shape contains None.
+    A None in the shape allows any length, up to ``largest`` elements in total.
     """
 
     shape: tuple[int | None, ...]

@@ -28,8 +28,8 @@ def received(
 ) -> M:
     """Validates a sender's content and returns the message, with its tensors on the model's device.
 
-    The header is checked before any tensor is built (kind, algorithm, fingerprint, phase, sender, round and ``head``),
-    then names, dtypes and shapes against the phase's specification. Any exception in these checks refuses the message.
+    The header is checked before any tensor is built, then names, dtypes and shapes against the phase's specification.
+    Any exception in these checks refuses the message.
 
     Args:
         content: the received content.
@@ -37,8 +37,8 @@ def received(
         algorithm: the receiver's algorithm.
         phases: the allowed phases, which also bound the number of bytes that are read.
         sender: the client at the other end of the connection; None for the server.
-        head: checks the message without its tensors, for what the receiver expects now: round, phase and sender.
-        body: checks the whole message.
+        head: the receiver's own checks of the message without its tensors.
+        body: the receiver's own checks of the whole message.
 
     Raises:
         MessageError: if the content is refused, with the reason; no other exception is raised.
@@ -75,19 +75,13 @@ def refusing() -> Iterator[None]:
 
 def _check_header(header: Message, algorithm: Algorithm, phases: tuple[str, ...], sender: int | None) -> None:
     if header.algorithm != algorithm.name:
-        raise MessageError(
-            f"the {header.kind} is for {header.algorithm!r}, but this federation runs {algorithm.name!r}"
-        )
+        raise MessageError(f"the {header.kind} is for {header.algorithm!r}, this federation runs {algorithm.name!r}")
     if header.fingerprint != algorithm.fingerprint:
-        raise MessageError(
-            f"the configuration's fingerprint is {header.fingerprint[:16]!r}…, "
-            f"but this federation's is {algorithm.fingerprint[:16]!r}…"
-        )
+        theirs, ours = header.fingerprint[:16], algorithm.fingerprint[:16]
+        raise MessageError(f"the configuration's fingerprint is {theirs!r}…, but this federation's is {ours!r}…")
     if header.phase not in phases:
         raise MessageError(f"phase {header.phase!r} is unknown, expected one of {list(phases)}")
     if isinstance(header, Report) and header.client != sender:
         raise MessageError(f"client {sender} sent a {header.kind} in the name of client {header.client}")
     if not 0 <= header.round <= algorithm.last_round:
-        raise MessageError(
-            f"round {header.round} is not a valid round: with these options the last one is {algorithm.last_round}"
-        )
+        raise MessageError(f"round {header.round} is not a valid round: the last one is {algorithm.last_round}")

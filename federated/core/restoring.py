@@ -25,8 +25,8 @@ def check_saved(
 ) -> None:
     """Raises ``MessageError`` unless a saved value can replace the corresponding value of a new object.
 
-    A tensor must have the dtype and shape of the new object's tensor, or, if that is None, those given by ``vectors``.
-    A dataclass or mapping must have the same names, and a number or string the same type.
+    A tensor must have the same dtype and shape, or those given by ``vectors`` if the new object has None. A dataclass
+    or mapping must have the same names, and a number or string the same type.
 
     Args:
         name: the value's name.
@@ -34,12 +34,16 @@ def check_saved(
         saved: the value written by ``optimizers.core.state.save``.
         vectors: specifications of tensors by name.
         growing: whether the number of rows of a matrix may differ; it may always differ from 0.
-        hint: the declared type of a dataclass's field, for values that are None in a new object; None if undeclared.
+        hint: the declared type of a dataclass's field; None if undeclared.
     """
     if hasattr(current, "load_state_dict"):
         current = current.state_dict()
     if isinstance(current, Tensor):
-        _check_tensor(name, current, saved, growing)
+        _check_like(name, saved, (Tensor,))
+        shape, wanted = tuple(saved.shape), tuple(current.shape)
+        free = wanted[:1] == (0,) or (growing and len(wanted) > 1)
+        if saved.dtype != current.dtype or len(shape) != len(wanted) or shape[free:] != wanted[free:]:
+            raise MessageError(f"{name} is {saved.dtype} of shape {shape}, expected {current.dtype} of shape {wanted}")
     elif current is None:
         kinds = get_args(ANYTHING if hint is Any else hint) or (type(None),)
         known = tuple(get_origin(kind) or kind for kind in kinds)
@@ -81,14 +85,6 @@ def _hints(state: Any) -> Mapping[str, Any]:
         return {} if isinstance(state, Mapping) else get_type_hints(type(state))
     except NameError:
         return {}
-
-
-def _check_tensor(name: str, current: Tensor, saved: Any, growing: bool) -> None:
-    _check_like(name, saved, (Tensor,))
-    shape, wanted = tuple(saved.shape), tuple(current.shape)
-    free = wanted[:1] == (0,) or (growing and len(wanted) > 1)
-    if saved.dtype != current.dtype or len(shape) != len(wanted) or shape[free:] != wanted[free:]:
-        raise MessageError(f"{name} is {saved.dtype} of shape {shape}, expected {current.dtype} of shape {wanted}")
 
 
 def _check_like(name: str, saved: Any, kinds: tuple[Any, ...]) -> None:

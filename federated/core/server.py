@@ -27,16 +27,13 @@ from optimizers.core.state import load_fields, save_fields
 
 logger = logging.getLogger(__name__)
 
+SAVED = ("state", "_acceptance", "_settling", "gate")
+"""Attributes of a server that its ``state_dict`` contains as fields of dataclasses, without the underscore."""
+
 
 @dataclass(frozen=True)
 class Arrival:
-    """A client's report in a phase, or the reason why there is none.
-
-    Attributes:
-        client: the client at the other end of the connection.
-        content: the report as received; None if there is none.
-        reason: why there is no report.
-    """
+    """The report received from a client in a phase, or None and the reason why there is none."""
 
     client: int
     content: Content | None
@@ -165,9 +162,8 @@ class Server(ABC):
             MessageError: if the position is refused.
         """
         with refusing():
-            report = received(
-                content, Report, self.algorithm, ("position",), sender=sender, head=self._check_participant
-            )
+            a, head = self.algorithm, self._check_participant
+            report = received(content, Report, a, ("position",), sender=sender, head=head)
             return self._message("catch_up", *self._catch_up(report))
 
     def check(self, content: Content, sender: int) -> Report:
@@ -176,10 +172,8 @@ class Server(ABC):
         Raises:
             MessageError: if the report is refused, with the reason.
         """
-        phases = self.algorithm.exchanges
-        return received(
-            content, Report, self.algorithm, phases, sender=sender, head=self._check_address, body=self._check_body
-        )
+        a, head, body = self.algorithm, self._check_address, self._check_body
+        return received(content, Report, a, a.exchanges, sender=sender, head=head, body=body)
 
     def aggregate(self, arrivals: Iterable[Arrival | Report]) -> Outcome:
         """Ends the phase: aggregates valid reports, refuses the others, and proceeds to the next phase or round.
@@ -226,16 +220,10 @@ class Server(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the complete state as tensors and plain values."""
-        return {
-            "configuration": self.algorithm.configuration,
-            "round": self.round,
-            "phase": self._phase,
-            "participants": list(self.participants),
-            "state": save_fields(self.state),
-            "acceptance": None if self._acceptance is None else save_fields(self._acceptance),
-            "settling": None if self._settling is None else save_fields(self._settling),
-            "gate": save_fields(self.gate),
-        }
+        parts = {name.removeprefix("_"): getattr(self, name) for name in SAVED}
+        saved = {name: None if part is None else save_fields(part) for name, part in parts.items()}
+        place = {"round": self.round, "phase": self._phase, "participants": list(self.participants)}
+        return {"configuration": self.algorithm.configuration} | place | saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a ``state_dict`` after validating all of it.
@@ -246,7 +234,7 @@ class Server(ABC):
         with refusing():
             self.algorithm.check_configuration(state["configuration"], "the state")
             loaded, device = copy.copy(self), self.algorithm.x0.device
-            for name in ("state", "_acceptance", "_settling", "gate"):
+            for name in SAVED:
                 current, saved = getattr(self, name), state[name.removeprefix("_")]
                 check_saved(name, current, saved, self.algorithm.state_vectors)
                 setattr(loaded, name, None if current is None else load_fields(current, saved, device))
@@ -269,9 +257,7 @@ class Server(ABC):
         if self._settling is not None and not 0.0 < self._settling.scale <= 1.0:
             raise MessageError(f"settling's scale is {self._settling.scale}, expected a number in (0, 1]")
         if self._phase == 0 and self.participants != sample_clients(a.seed, self.round, a.clients, a.participants):
-            raise MessageError(
-                f"participants are {self.participants!r:.80}, which is not the sample of round {self.round}"
-            )
+            raise MessageError(f"participants {self.participants!r:.80} are not the sample of round {self.round}")
         self.broadcast()
 
     # For subclasses to use.
@@ -311,8 +297,6 @@ class Server(ABC):
         box = self.algorithm.box
         return x if box is None else torch.clamp(x, *box)
 
-    # Parts.
-
     def _lengths(self, phase: str, reports: Mapping[int, Report]) -> dict[str, dict[int, float]]:
         """Returns the lengths of the reports' tensors for the gate, by tensor name and client."""
         if self.algorithm.gate == math.inf or not reports:
@@ -329,11 +313,8 @@ class Server(ABC):
 
     def _use_reports(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[str | None, bool]:
         """Uses a phase's reports; returns why the round is skipped, or None, and whether the model was rejected."""
-        needed, skipped = self.algorithm.needed, None
-        if len(reports) < needed:
-            skipped = (
-                f"{len(reports)} usable reports are fewer than the quorum of {needed}" if reports else "no valid report"
-            )
+        few = f"{len(reports)} usable reports are fewer than the quorum of {self.algorithm.needed}"
+        skipped = None if len(reports) >= self.algorithm.needed else few if reports else "no valid report"
         acceptance, rejected = self._acceptance, False
         if acceptance is not None and phase == ACCEPT:
             robust = None if self.algorithm.aggregation == "mean" else self.mean_of
@@ -374,11 +355,8 @@ class Server(ABC):
     def _check_address(self, report: Report) -> None:
         """Raises ``MessageError`` unless the report belongs to the current phase and a participant."""
         if (report.round, report.phase) != (self.round, self.phase):
-            late = "late: " if report.round < self.round else ""
-            raise MessageError(
-                f"{late}the report is for round {report.round}, phase {report.phase!r}; "
-                f"this is round {self.round}, phase {self.phase!r}"
-            )
+            late, now = "late: " if report.round < self.round else "", f"round {self.round}, phase {self.phase!r}"
+            raise MessageError(f"{late}the report is for round {report.round}, phase {report.phase!r}; this is {now}")
         self._check_participant(report)
 
     def _check_body(self, report: Report) -> None:
@@ -394,9 +372,7 @@ class Server(ABC):
         if not among(report.client, self.participants):
             raise MessageError(f"client {report.client} does not take part in this phase")
         if not report.failures <= report.queries <= report.total_queries:
-            raise MessageError(
-                f"{report.failures} failures, {report.queries} queries and {report.total_queries} total queries "
-                "are inconsistent"
-            )
+            counts = f"{report.failures} failures, {report.queries} queries and {report.total_queries} total queries"
+            raise MessageError(f"{counts} are inconsistent")
         if report.phase in self.algorithm.exchanges:
             self.algorithm.check_spent(report.phase, report.queries, report.failures, report.gradients)

@@ -1,9 +1,9 @@
 """``rate="settling"``: a learning rate that decreases when the model reverses direction and increases otherwise.
 
-With Δ_r = x_r − x_{r−1} and the cosine c of Δ_r and Δ_{r−1}, the clients' learning rate η is halved if c < 0, and set
-to min(η₀, 1.25 η) if c > ½, where η₀ is the update rule's own rate. The server sends η/η₀ with the model, so that an
-absent client misses nothing. A round rejected by ``accept="monotone"`` also halves η; a skipped round does not change
-it. This rule is ours: the papers' rates are constant.
+Let c be the cosine of Δ_r = x_r − x_{r−1} and Δ_{r−1}, and η₀ the update rule's own rate. The clients' rate η is halved
+if c < 0, and set to min(η₀, 1.25 η) if c > ½. A round rejected by ``accept="monotone"`` also halves η; a skipped round
+does not change it. The server sends η/η₀ with the model, so that an absent client misses nothing. This rule is ours:
+the papers' rates are constant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RATES: tuple[Rate, ...] = ("constant", "settling")
 """Values of the option ``rate``."""
 
 REVERSED, ALIGNED = 0.0, 0.5
-"""The rate decreases if the cosine of successive moves is below the first number, and increases above the second."""
+"""The rate decreases if the cosine is below the first number, and increases if it is above the second."""
 
 DECREASE, INCREASE = 0.5, 1.25
 """Factors by which the rate decreases and increases."""
@@ -63,13 +63,15 @@ class Settling:
         return Settling(x, move, min(1.0, INCREASE * self.scale) if cosine > ALIGNED else self.scale)
 
 
-def rate_in(message: Broadcast) -> float:
-    """Returns η/η₀ from a round's first broadcast, 1 by default.
+def rate_in(message: Broadcast) -> float | None:
+    """Returns η/η₀ from a round's first broadcast; None with a constant rate, which is not sent.
 
     Raises:
         MessageError: unless it is in (0, 1].
     """
-    scale = float(message.values.get("rate", 1.0))
+    if "rate" not in message.values:
+        return None
+    scale = float(message.values["rate"])
     if not 0.0 < scale <= 1.0:
         raise MessageError(f"the rate is {scale:g} times the initial one, expected a factor in (0, 1]")
     return scale

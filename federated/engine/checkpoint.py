@@ -1,11 +1,10 @@
 """Atomic checkpoints of a federation, whose cost per save does not grow with the number of rounds.
 
-A checkpoint ``run.pt`` consists of several files. ``run.pt`` contains what changes in each round and is replaced by
-each save. The others are appended to: ``run.pt.ledger.csv`` with the ledger's entries in order of creation,
-``run.pt.history.jsonl`` with the rounds' records, one JSON object per line, and, for FZooS, ``run.pt.rows.bin`` with
-the clients' queries (``growing_rows``). The first two can be read during the run. ``run.pt`` states which of their
-bytes belong to it: bytes appended by an interrupted save are ignored, and files that do not match are refused. To copy
-a checkpoint, copy all its files.
+A checkpoint ``run.pt`` consists of several files. Each save replaces ``run.pt`` and appends to the others:
+``run.pt.ledger.csv`` with the ledger's entries in order of creation, ``run.pt.history.jsonl`` with the rounds' records,
+one JSON object per line, and, for FZooS, ``run.pt.rows.bin`` with the clients' queries (``growing_rows``). ``run.pt``
+states which of their bytes belong to it: bytes appended by an interrupted save are ignored, and files that do not match
+are refused. To copy a checkpoint, copy all its files.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ class Checkpoint:
         state, files, rows = _read(self.path)
         federation.load_state_dict(state)
         self._files, self._ledger, self._history = files, federation.ledger, federation.history
-        self._rows = rows
-        self._mark_all_written()
+        self._rows, self._entries, self._records = rows, len(self._ledger), len(self._history)
+        self._ledger.mark_written(self._mark)
 
     def _can_append(self, federation: Federation) -> bool:
         """Whether the files contain the beginning of the federation's ledger and history."""
@@ -117,30 +116,21 @@ class Checkpoint:
         if rows:
             files["rows"].append(rows)
 
-    def _mark_all_written(self) -> None:
-        self._entries = len(self._ledger)
-        self._ledger.mark_written(self._mark)
-        self._records = len(self._history)
-
     def _obsolete_files(self) -> list[Path]:
         """Returns appended files with this checkpoint's name that no longer belong to it."""
         own = {file.path.name for file in self._files.values()}
         endings = "|".join(rf"{name}(-\d+)?\.{ending}" for name, ending in GROWING.items())
-        pattern = re.compile(rf"{re.escape(self.path.name)}\.({endings})")
-        there = self.path.absolute().parent.iterdir()
-        return [path for path in there if pattern.fullmatch(path.name) and path.name not in own]
+        beside = [p for p in self.path.absolute().parent.iterdir() if p.name.startswith(f"{self.path.name}.")]
+        return [p for p in beside if re.fullmatch(endings, p.name[len(self.path.name) + 1 :]) and p.name not in own]
 
 
 def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Checkpoint:
-    """Restores a federation from a checkpoint, written in process or over Flower.
-
-    Returns:
-        The checkpoint, for further saves.
+    """Restores a federation from a checkpoint, written in process or over Flower; returns it for further saves.
 
     Raises:
         OSError: if the file cannot be read.
         ValueError: if it is not a checkpoint, is damaged, lacks its appended files, or does not fit the federation's
-            options, with the path; the federation is then unchanged.
+            options; the federation is then unchanged.
         TypeError: if the argument is not a path.
     """
     check_path("checkpoint", path)
@@ -153,12 +143,7 @@ def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Che
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the ``Federation.state_dict`` in a checkpoint.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if it is damaged or lacks its appended files.
-    """
+    """Returns the ``Federation.state_dict`` in a checkpoint; raises errors as ``load_checkpoint``."""
     return _read(Path(path))[0]
 
 

@@ -18,7 +18,7 @@ from federated.core.configuration import describe_tensor
 from federated.core.ledger import Ledger, Spent
 from federated.core.messages import Broadcast, MessageError
 from federated.core.reception import Content, refusing
-from federated.core.restoring import check_integers
+from federated.core.restoring import check_integers, check_saved
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.host import Request, Service
 from optimizers.core.options import check_boolean
@@ -35,10 +35,7 @@ class ClientHost(Protocol):
         """Returns the unreachable clients among those given, with reasons."""
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
-        """Runs clients through a phase; yields services in the order of the requests without storing them.
-
-        Clients in this process work when their service is requested from the iterator.
-        """
+        """Runs clients through a phase; yields services in the order of the requests without storing them."""
 
     def catch_up(self, number: int, message: Content) -> str:
         """Passes the server's answer to a client that is behind; returns why it was refused, or an empty string."""
@@ -141,16 +138,8 @@ class Federation:
             outcomes.append(self.run_phase())
         refused = [(refusal.client, o.phase, refusal.reason) for o in outcomes for refusal in o.refused]
         totals = {name: self.ledger.total(name) for name in (*Spent._fields, "payload_up", "payload_down")}
-        record = RoundRecord(
-            round=number,
-            fun=self._value(),
-            participants=asked,
-            accepted=outcome.accepted,
-            refused=tuple(refused),
-            skipped=outcome.skipped,
-            rejected=outcome.rejected,
-            **totals,
-        )
+        ending = {name: getattr(outcome, name) for name in ("accepted", "skipped", "rejected")}
+        record = RoundRecord(number, self._value(), participants=asked, refused=tuple(refused), **totals, **ending)
         self.history.append(record)
         return record
 
@@ -175,13 +164,8 @@ class Federation:
 
     def present_state(self) -> dict[str, Any]:
         """Returns ``state_dict`` without the ledger and the history, which only grow."""
-        return {
-            "version": STATE_VERSION,
-            "configuration": self.algorithm.configuration,
-            "x0": describe_tensor(self.algorithm.x0),
-            "server": self.server.state_dict(),
-            "clients": self.host.states(),
-        }
+        a, parts = self.algorithm, {"server": self.server.state_dict(), "clients": self.host.states()}
+        return {"version": STATE_VERSION, "configuration": a.configuration, "x0": describe_tensor(a.x0)} | parts
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a ``state_dict`` after validating all of it.
@@ -199,9 +183,7 @@ class Federation:
             server.load_state_dict(state["server"])
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
             if len(history) != server.round:
-                raise MessageError(
-                    f"the history ends with round {len(history) - 1}, but the server is in {server.round}"
-                )
+                raise MessageError(f"the history ends at round {len(history) - 1}, the server is in {server.round}")
             check_integers("clients", list(state["clients"]), self.algorithm.clients)
             self.host.load_states(state["clients"])
         self.server, self.ledger, self.history = server, ledger, history
@@ -244,11 +226,9 @@ class Federation:
     def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
         """Returns a client's broadcast, encoded once for all clients that receive the same tensors and values."""
         message = self.server.broadcast(client)
-        tensors = [
-            (name, id(t) if t.numel() > MAX_COMPARED else str(describe_tensor(t)))
-            for name, t in message.tensors.items()
-        ]
-        key = (tuple(tensors), tuple((name, repr(value)) for name, value in message.values.items()))
+        tensors = message.tensors.items()
+        marks = [(name, id(t) if t.numel() > MAX_COMPARED else str(describe_tensor(t))) for name, t in tensors]
+        key = (tuple(marks), repr(dict(message.values)))
         if key not in made:
             made[key] = self._encoded(message), message  # keeping the message alive keeps its ids unique
         return made[key][0]
@@ -277,11 +257,9 @@ class Federation:
 
 def _record(number: int, entry: Mapping[str, Any]) -> RoundRecord:
     """Returns the record from a state's entry; raises an error for other names, types or another round."""
+    check_saved("record", RoundRecord(0), entry, {})
     record = RoundRecord(**entry)
-    given = vars(record) | {"skipped": record.skipped or ""}
-    wrong = [name for name, value in vars(RoundRecord(0, skipped="")).items() if type(given[name]) is not type(value)]
-    wrong += [f"refused {entry!r:.80}" for entry in record.refused if list(map(type, entry)) != [int, str, str]]
     check_integers("participants", [*record.participants, *record.accepted], UNLIMITED)
-    if wrong or record.round != number:
-        raise MessageError(f"the history's entry {number} is not a valid record of that round: {wrong}")
+    if record.round != number or any(list(map(type, refusal)) != [int, str, str] for refusal in record.refused):
+        raise MessageError(f"the history's entry {number} is not a valid record of that round")
     return record

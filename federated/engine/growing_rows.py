@@ -1,8 +1,8 @@
-"""Stores the queries in clients' states, which only grow, as rows appended to a checkpoint's file.
+"""Stores the queries in clients' states as rows that a checkpoint appends to a file.
 
-A ``Trajectory`` in a state is a mapping with ``X``, ``y`` and ``failed_X``. The file has a record for each client and
-save with new rows: a line of JSON, followed by the bytes of ``X``, ``y`` and ``failed_X``. In the saved state the
-arrays are replaced by their numbers of rows.
+A ``Trajectory`` in a state is a mapping with ``X``, ``y`` and ``failed_X``, which only grow. In the saved state their
+numbers of rows replace them. The file has a record for each client and save with new rows: a line of JSON, followed by
+the bytes of the new rows of ``X``, ``y`` and ``failed_X``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ class GrowingRows:
 
     def begins(self, state: Any) -> bool:
         """Whether every trajectory still begins with the rows that were written."""
-        present = {place: trajectory for place, trajectory, _ in _trajectories(state)}
-        return all(
-            place in present and _digest_of(present[place], counts) == mark
-            for place, (counts, mark) in self.written.items()
-        )
+        present, written = {place: trajectory for place, trajectory, _ in _trajectories(state)}, self.written.items()
+        return all(place in present and _digest_of(present[place], n) == mark for place, (n, mark) in written)
 
     def take(self, state: Any) -> tuple[Any, bytes, GrowingRows]:
         """Returns the state with numbers of rows instead of rows, the new records, and the new ``GrowingRows``."""

@@ -83,8 +83,8 @@ class Host:
         algorithm: the options.
         evaluators: the clients' objectives, by number.
         gradients: the clients' gradients, by number, if the algorithm needs them.
-        timeout: maximal seconds of a client's work in a phase, or None. A query is interrupted only in a main thread on
-            a system with timers; otherwise the client gets no further query.
+        timeout: maximal seconds of a client's work in a phase, or None. A query in progress is interrupted only in a
+            main thread on a system with timers; otherwise the client gets no further query.
     """
 
     algorithm: Algorithm
@@ -192,8 +192,7 @@ class Host:
         """Adds a client from another host, or a new one without a state."""
         assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
         self._traced |= evaluator.traced
-        evaluator = replace(evaluator, traced=self._traced)
-        self.evaluators[number] = evaluator
+        self.evaluators[number] = replace(evaluator, traced=self._traced)
         if gradient is not None:
             self.gradients[number] = gradient
         self._clients.pop(number, None)
@@ -228,10 +227,9 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def timer(seconds: float | None) -> Iterator[None]:
-    """Raises ``OutOfTime`` if a block takes longer.
+    """Raises ``OutOfTime`` if a block takes longer, by SIGALRM; an earlier timer keeps its remaining time.
 
-    It uses SIGALRM and then restores an earlier timer with its remaining time. It has no effect in a thread other than
-    the main one, or on a system without timers.
+    It has no effect in a thread other than the main one, or on a system without timers.
     """
     if seconds is None or not hasattr(signal, "setitimer") or current_thread() is not main_thread():
         yield
@@ -285,12 +283,9 @@ class LazyMapping(Mapping[int, T]):
 def prepared(
     algorithm: Algorithm, objectives: Mapping[int, Callable[[Any], Any]], **evaluation: Any
 ) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
-    """Returns the evaluators and gradients of clients' objectives, by number.
+    """Returns the evaluators and, if the algorithm needs them, the gradients of clients' objectives, by number.
 
-    Args:
-        algorithm: the options; there are no gradients unless it needs them.
-        objectives: the clients' functions, by number; items of a ``LazyMapping`` are checked at first use.
-        **evaluation: options of ``Evaluator``.
+    Items of a ``LazyMapping`` of objectives are checked at first use; ``evaluation`` has options of ``Evaluator``.
 
     Raises:
         ValueError: if an objective's attribute ``dimension`` differs from the algorithm's.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scipy.optimize import OptimizeResult
 
-from federated.core.ledger import AGAINST, Ledger, check_against
+from federated.core.ledger import Ledger, check_against, plot_costs
 from federated.engine.federation import History, RoundRecord
 from optimizers.core.archive import load_archive, save_archive
-from optimizers.core.display import axes_or_new, import_pandas, in_one_line, mark_failures
+from optimizers.core.display import import_pandas, in_one_line
 
 if TYPE_CHECKING:
     import pandas
@@ -30,8 +30,8 @@ class FederatedResult(OptimizeResult):
         nit: number of rounds.
         skipped: number of rounds without a usable report.
         rejected: number of rounds whose model ``accept="monotone"`` rejected.
-        success: whether the run completed its rounds, not all of them were skipped, not all queries failed, and at
-            least half of the reports were used.
+        success: whether the run completed its rounds, not all rounds were skipped, not all queries failed, and at least
+            half of the reports were used.
         message: why the run ended, with the numbers of failures.
         algorithm: the algorithm's name.
         history: a ``RoundRecord`` of each round, from round 0.
@@ -52,27 +52,17 @@ class FederatedResult(OptimizeResult):
     ledger: Ledger
 
     def __repr__(self) -> str:
-        def counts(*names: str) -> str:
-            return ", ".join(f"{name}: {in_one_line(self.get(name))}" for name in names)
+        def line(*names: str) -> str:
+            shown = ", ".join(f"{name}: {in_one_line(self.get(name))}" for name in names)
+            return " " * (len(" message") - len(names[0])) + shown
 
         known = any(not math.isnan(record.fun) for record in self.get("history", ()))
-        unknown = "" if known else " (unknown: pass F to simulate as fun)"
-        return "\n".join(
-            [
-                f" message: {in_one_line(self.get('message'))}",
-                f" success: {counts('success', 'algorithm').removeprefix('success: ')}",
-                f"     fun: {in_one_line(self.get('fun'))}{unknown}",
-                f"       x: {in_one_line(self.get('x'))}",
-                f"     nit: {counts('nit', 'skipped', 'rejected', 'nfev', 'nfail').removeprefix('nit: ')}",
-            ]
-        )
+        fun = line("fun") + ("" if known else " (unknown: pass F to simulate as fun)")
+        counts = line("nit", "skipped", "rejected", "nfev", "nfail")
+        return "\n".join([line("message"), line("success", "algorithm"), fun, line("x"), counts])
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Returns one row per round, indexed by round from 0, with the entries of ``RoundRecord`` as columns.
-
-        Raises:
-            ImportError: if pandas is not installed.
-        """
+        """Returns one row per round, indexed by round from 0, with the entries of ``RoundRecord`` as columns."""
         columns = [field.name for field in fields(RoundRecord)]
         rows = [[getattr(record, name) for name in columns] for record in self.history]
         return import_pandas().DataFrame(rows, columns=columns).set_index("round")
@@ -93,38 +83,28 @@ class FederatedResult(OptimizeResult):
         values = [record.fun for record in self.history]
         if all(map(math.isnan, values)):
             raise ValueError("there are no values to plot: simulate was not given the global function, fun")
-        spent = [_spent(record)[against] for record in self.history]
+        history = self.history
+        costs = ({"rounds": r.round, "queries": r.queries, "bytes": r.payload_up + r.payload_down} for r in history)
+        spent = [cost[against] for cost in costs]
         rounds = zip(spent[1:], self.history, self.history[1:], strict=False)
         failed = [at for at, last, now in rounds if now.failures > last.failures or now.skipped or now.rejected]
-        ax = axes_or_new(ax)
-        ax.plot(spent, values, label=self.get("algorithm"))
-        mark_failures(ax, failed, "rounds with failures")
-        ax.set_xlabel(AGAINST[against])
-        ax.set_ylabel("F")
-        return ax
+        return plot_costs(ax, against, spent, values, failed, ylabel="F", label=self.get("algorithm"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the result to a file for ``load``, exactly and without pickling.
-
-        The file is a zip archive of JSON and npy files, which ``numpy.load`` can open.
-
-        Args:
-            path: the file.
+        """Writes the result to a zip archive of JSON and npy files, exactly, for ``load`` and ``numpy.load``.
 
         Raises:
-            TypeError: if an entry is not a tensor, array, plain value, or nested container of these; the file is then
-                unchanged.
+            TypeError: if an entry is not a tensor, array, plain value or container of these; the file is unchanged.
         """
         history, ledger = [asdict(record) for record in self.history], self.ledger.state_dict()
         save_archive(path, "FederatedResult", dict(self) | {"history": history, "ledger": ledger})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a result from a file written by ``save``, bitwise; tensors are on the CPU.
+        """Reads a result from a file of ``save``, bitwise; tensors are on the CPU.
 
         Raises:
-            OSError: if the file cannot be read.
-            ValueError: if the file was not written by ``save``, or is damaged.
+            ValueError: if the file was written by something else, or is damaged.
         """
         return load_archive(path, "FederatedResult", cls._from_content)
 
@@ -132,8 +112,3 @@ class FederatedResult(OptimizeResult):
     def _from_content(cls, content: dict[str, Any]) -> Self:
         history = History(RoundRecord(**entry) for entry in content["history"])
         return cls(content | {"history": history, "ledger": Ledger.from_state_dict(content["ledger"])})
-
-
-def _spent(record: RoundRecord) -> dict[str, Any]:
-    payload = record.payload_up + record.payload_down
-    return {"rounds": record.round, "queries": record.queries, "bytes": payload}

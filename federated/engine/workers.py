@@ -18,8 +18,6 @@ from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
 from optimizers.running.interrupts import follow_parent
 
-START_METHODS = ("spawn", "forkserver", "fork")
-
 
 class WorkerError(RuntimeError):
     """A worker process has ended, or a client raised an exception that cannot be pickled."""
@@ -28,12 +26,12 @@ class WorkerError(RuntimeError):
 class WorkerPool:
     """A ``Host`` in each of W worker processes, with clients assigned to idle workers.
 
-    A request goes to an idle worker, preferably the one that served the client last and has its state and objective. If
-    a worker is idle while several clients wait for another, one of them moves to it between two requests, with its
-    objective and state; a client whose objective cannot be pickled (with ``"fork"``) does not move.
+    A request goes to the worker that served the client last and has its state and objective, or a new client's to any
+    idle worker. If a worker is idle while several clients wait for another, one of them moves to it with its objective
+    and state; a client whose objective cannot be pickled (with ``"fork"``) does not move.
 
-    The results are bitwise those of one ``Host`` regardless of the assignment: they depend on the client's state and
-    objective only, which exist in one place at a time, and workers use as many torch threads as this process.
+    The results are bitwise those of one ``Host`` regardless of the assignment, because they depend only on the client's
+    state and objective, and workers use as many torch threads as this process.
 
     Args:
         algorithm: the options.
@@ -59,7 +57,7 @@ class WorkerPool:
         start_method: str = "spawn",
         timeout: float | None = None,
     ) -> None:
-        check_choice("start_method", start_method, START_METHODS)
+        check_choice("start_method", start_method, multiprocessing.get_all_start_methods())
         self._given = None if start_method == "fork" else (evaluators, gradients)
         if self._given is None:
             host = Host(algorithm, ChainMap({}, evaluators), ChainMap({}, gradients), timeout)  # type: ignore[arg-type]
@@ -103,9 +101,8 @@ class WorkerPool:
                 try:
                     answer = self._answer(worker)
                     own = isinstance(answer, Service) and answer.client == request.client
-                    found[request.client] = (
-                        answer if own else Service(request.client, reason="its worker did not answer")
-                    )
+                    lost = Service(request.client, reason="its worker did not answer")
+                    found[request.client] = answer if own else lost
                 except Exception as error:
                     errors[request.client] = error
         for request in requests:
@@ -115,8 +112,8 @@ class WorkerPool:
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
-        answer: str = self._call("catch_up", {self._worker_of(number): (number, message)})[self._worker_of(number)]
-        return answer
+        worker = self._worker_of(number)
+        return str(self._call("catch_up", {worker: (number, message)})[worker])
 
     def restart(self, number: int) -> None:
         """See ``Host.restart``."""
@@ -281,7 +278,5 @@ def _picklable(given: Any) -> bytes:
     try:
         return pickle.dumps(given)
     except Exception as error:
-        raise TypeError(
-            f"objectives and options must be picklable for worker processes ({error}): define them at "
-            "module level, or pass start_method='fork' or workers=1"
-        ) from error
+        ways = "define them at module level, or pass start_method='fork' or workers=1"
+        raise TypeError(f"objectives and options must be picklable for worker processes ({error}): {ways}") from error

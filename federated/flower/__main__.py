@@ -30,7 +30,6 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,6 +45,9 @@ OFF |= dict.fromkeys(("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDE
 APP, PROGRAM, SUPERLINK = Path(__file__).parent / "app", "python -m federated.flower", "127.0.0.1:8000"
 STARTED = re.compile(r"(?:Successfully started run |\"run-id\": \")(\d+)")
 """Output of ``flwr run`` once the SuperLink has accepted the run."""
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C."""
 
 PATIENCE, QUIET, PAUSE = 120.0, 10.0, 0.5
 """Seconds to wait for a SuperLink to listen, until a message reports the wait, and between attempts."""
@@ -146,8 +148,8 @@ def run(given: Namespace) -> int:
             return int(started.returncode)
         number = found[1]
         status = int(_flwr(given, "log", number, "given").returncode)
-    except KeyboardInterrupt as interrupt:
-        status = interrupted = _status_of(interrupt)
+    except (KeyboardInterrupt, SystemExit) as ending:
+        status = interrupted = getattr(ending, "code", INTERRUPTED)
     state, details = _state(given, number) if number else ("", "")
     if failed := state == "finished:failed":
         sys.stderr.write(f"The run failed: {details}\n")
@@ -193,22 +195,18 @@ def app(given: Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status; SIGTERM ends it as Ctrl-C does."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
-
+    """Runs a command and returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     given, others = PARSER.parse_known_args(arguments, Namespace(arguments=arguments[1:]))
-    given.others, before = others, signal.signal(signal.SIGTERM, end)
+    given.others, before = others, signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if find_spec("flwr") is None:
             raise ValueError("Flower is not installed: run pip install 'gradient-surrogates[flower]', or '.[flower]'")
         return int(given.function(given))
     except ValueError as error:
         PARSER.error(str(error))
-    except KeyboardInterrupt as interrupt:
-        return _status_of(interrupt)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -221,10 +219,6 @@ def check_insecure(insecure: bool, host: str) -> None:
         loopback = host == "localhost"
     if insecure and not loopback:
         raise ValueError(f"--insecure (plain HTTP) is accepted on this machine only, not at {host!r}: use TLS there")
-
-
-def _status_of(interrupt: KeyboardInterrupt) -> int:
-    return 128 + (interrupt.args or (signal.SIGINT,))[0]
 
 
 def _operand(given: Namespace) -> str:

@@ -81,13 +81,7 @@ class ClientAccount:
         self._remarks = [*self._remarks, text][:MAX_REMARKS]
 
     def service(self, client: int, sent: RecordDict, entry: PendingMessage) -> Service:
-        """Returns the costs of a message and its reply, with the reason for a missing report.
-
-        Args:
-            client: the client's number.
-            sent: the message's records.
-            entry: the message, with its reply if there is one.
-        """
+        """Returns the costs of a message, whose records are ``sent``, and its reply, with a missing report's reason."""
         traffic = Counter(message_down=size_of(sent) if entry.node else 0)
         spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
         self._messages += bool(entry.node)

@@ -26,6 +26,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from federated.core.algorithm import Algorithm
+from federated.core.codec import Frame
 from federated.core.messages import Report, plain
 from federated.engine.host import Host, Request
 from federated.flower import wire
@@ -88,18 +89,16 @@ def hello(message: Message, context: Context) -> dict[str, Any]:
 @answering
 def phase(message: Message, context: Context) -> dict[str, Any]:
     """Takes part in a phase."""
-    algorithm, node = _read(context)
-    broadcast = frame_in(message.content)
-    host = _host(context, algorithm, node, broadcast.header.round, broadcast.header.phase)
-    service = host.serve(Request(node.client, broadcast))
-    save_state(context.state, host.states()[node.client])
+    host, client, broadcast = _opened(message, context)
+    service = host.serve(Request(client, broadcast))
+    save_state(context.state, host.states()[client])
     said: Any = {"reason": service.reason, "behind": service.position is not None}
     said |= {"seconds": service.seconds, "now": service.spent.queries}
     records: dict[str, Any] = {ACCOUNT: ConfigRecord(said)}
     if (sent := service.report or service.position) is not None:
         assert isinstance(sent, Report)
         # For Flower's strategies, which weigh and average them.
-        weight = algorithm.weights[node.client]
+        weight = host.algorithm.weights[client]
         metrics = MetricRecord({"num-examples": weight, "queries": sent.queries, "failures": sent.failures})
         records |= records_of(sent) | {METRICS: metrics}
     return records
@@ -109,11 +108,9 @@ def phase(message: Message, context: Context) -> dict[str, Any]:
 @answering
 def catch_up(message: Message, context: Context) -> dict[str, Any]:
     """Catches up by the server's answer to the client's position."""
-    algorithm, node = _read(context)
-    answer = frame_in(message.content)
-    host = _host(context, algorithm, node, answer.header.round, answer.header.phase)
-    reason = host.catch_up(node.client, answer)
-    save_state(context.state, host.states()[node.client])
+    host, client, answer = _opened(message, context)
+    reason = host.catch_up(client, answer)
+    save_state(context.state, host.states()[client])
     return {ACCOUNT: ConfigRecord({"reason": reason})}
 
 
@@ -128,16 +125,17 @@ def _read(context: Context) -> tuple[Algorithm, NodeConfig]:
     return RunConfig.of(context.run_config).make_algorithm(), NodeConfig.of(context.node_config)
 
 
-def _host(context: Context, algorithm: Algorithm, node: NodeConfig, *address: Any) -> Host:
-    """Returns a host of the client after its last message; queries are recorded for ``address``, (round, phase)."""
+def _opened(message: Message, context: Context) -> tuple[Host, int, Frame]:
+    """Returns a host of the client after its last message, which records queries, the client, and the message."""
+    (algorithm, node), frame = _read(context), frame_in(message.content)
     evaluators, gradients = node.prepared(algorithm)
-    write = partial(_ledger(context, node).write, *address)
+    write = partial(_ledger(context, node).write, frame.header.round, frame.header.phase)
     counted: dict[int, Any] = {client: CountedEvaluator(e, write) for client, e in evaluators.items()}
     host = Host(algorithm, counted, {client: CountedGradient(g, write) for client, g in gradients.items()})
     host.client(node.client)
     if (state := load_state(context.state)) is not None:
         host.load_states({node.client: state})
-    return host
+    return host, node.client, frame
 
 
 def _ledger(context: Context, node: NodeConfig) -> NodeLedger:

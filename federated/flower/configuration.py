@@ -111,8 +111,7 @@ class RunConfig:
         """Creates the configuration from a context's ``run_config``.
 
         Raises:
-            ValueError: if a name is unknown or a value out of range.
-            TypeError: if a value has another type.
+            ValueError, TypeError: if a name is unknown, or a value is out of range or has another type.
         """
         x0 = given.get("x0")
         if type(x0) in (int, float):
@@ -142,8 +141,7 @@ class RunConfig:
     def check(self) -> None:
         """Checks the configuration where the run is submitted, without importing its paths.
 
-        The check is complete if the algorithm needs no import and x0 is not large. Otherwise only texts and option
-        names are checked.
+        If the algorithm needs an import or x0 is large, only texts and the names of options are checked.
 
         Raises:
             ValueError, TypeError: as ``make_algorithm``, or if a text is not an import path.
@@ -220,8 +218,7 @@ class NodeConfig:
         """Creates the configuration from a context's ``node_config``.
 
         Raises:
-            ValueError: if a name is unknown, or the client or objective is missing.
-            TypeError: if a value has another type.
+            ValueError, TypeError: if a name is unknown, a value has another type, or client or objective is missing.
         """
         config = cls(**_fields(cls, {name.replace("_", "-"): value for name, value in given.items()}, "node config"))
         if config.client < 0:
@@ -243,8 +240,7 @@ class NodeConfig:
         """Returns the client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
 
         Raises:
-            ValueError: if the path cannot be imported, or the objective has another dimension.
-            TypeError: if the objective is not callable.
+            ValueError, TypeError: if the path cannot be imported, or as ``engine.host.prepared``.
         """
         found = imported(self.objective, "objective")
         if self.arguments:
@@ -259,11 +255,7 @@ class NodeConfig:
 
 
 def imported(path: Any, what: str) -> Any:
-    """Imports the object at a path ``"package.module:name"``.
-
-    Args:
-        path: the path.
-        what: the object's role, for error messages.
+    """Imports the object at a path ``"package.module:name"``; ``what`` is its role, for messages.
 
     Raises:
         ValueError: if it is not such a path, or the import fails.

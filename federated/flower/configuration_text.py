@@ -20,9 +20,7 @@ FORM = 'write pairs with spaces between them and text in quotes, as in \'rounds=
 def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) -> dict[str, Any]:
     """Returns a configuration's values by key, parsed by Flower, after ``cls.check``.
 
-    Args:
-        cls: ``RunConfig`` or ``NodeConfig``.
-        texts: the option's arguments: each has pairs ``key=value``, or the only one is the path of a TOML file.
+    Each of the texts has pairs ``key=value``, or the only one is the path of a TOML file.
 
     Raises:
         ValueError: if a text cannot be parsed or contains more than pairs, or a key or value is refused.

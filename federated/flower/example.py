@@ -9,12 +9,7 @@ from torch import Tensor
 
 
 def quadratic(center: float, curvature: float = 1.0) -> Callable[[Tensor], Tensor]:
-    """Returns a client's function f(x) = (curvature/d) Σⱼ (j/d) (xⱼ − center)², j = 1 … d.
-
-    Args:
-        center: each coordinate of the minimizer.
-        curvature: scale of the values.
-    """
+    """Returns a client's function f(x) = (curvature/d) Σⱼ (j/d) (xⱼ − center)², j = 1 … d."""
 
     def f(x: Tensor) -> Tensor:
         scale = torch.arange(1, x.numel() + 1, dtype=x.dtype, device=x.device) / x.numel()

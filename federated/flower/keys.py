@@ -13,17 +13,10 @@ from federated.core.messages import plain
 
 
 def read_keys(path: Path, clients: int) -> dict[bytes, int]:
-    """Reads a file that assigns nodes' public keys to clients.
+    """Reads a file of the nodes' public keys; returns the clients' numbers, 0 … N − 1, by canonical key.
 
-    Each line has the client's number and a key as in the ``.pub`` files of ``ssh-keygen``, ``0 ecdsa-sha2-nistp384
+    Each client has one line: its number and a key as in the ``.pub`` files of ``ssh-keygen``, ``0 ecdsa-sha2-nistp384
     AAAA…``, optionally with a comment. Empty lines and lines that begin with ``#`` are ignored.
-
-    Args:
-        path: the file.
-        clients: N; each client needs exactly one line.
-
-    Returns:
-        The clients' numbers by canonical key.
 
     Raises:
         OSError: if the file cannot be read.

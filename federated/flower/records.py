@@ -1,9 +1,8 @@
 """Messages and clients' states as Flower records.
 
-A message is converted to two records without pickle. An ``ArrayRecord`` contains the tensors by name, in NumPy's
-format, so Flower's strategies and mods can process them. A ``ConfigRecord`` contains the JSON header of
-``federated.core.codec``.
-A client's state never leaves its node and has the format of ``torch.save``.
+A message has two records. An ``ArrayRecord`` contains the tensors by name, in NumPy's format, so that Flower's
+strategies and mods can process them; a ``ConfigRecord`` contains the JSON header of ``federated.core.codec``. A
+client's state never leaves its node and has the format of ``torch.save``.
 """
 
 from __future__ import annotations
@@ -95,10 +94,8 @@ def _numbers(array: Array, entry: Entry) -> memoryview:
     """Returns the bytes of an array's numbers; raises ``MessageError`` unless it matches ``_array`` of the entry."""
     start = _npy_header(entry)
     if (array.stype, array.dtype, tuple(array.shape)) != (NUMPY, entry.dtype, entry.shape):
-        raise MessageError(
-            f"array {entry.name} is {array.stype} of {array.dtype} {tuple(array.shape)}, "
-            f"expected {entry.dtype} {entry.shape}"
-        )
+        found, expected = f"{array.stype} of {array.dtype} {tuple(array.shape)}", f"{entry.dtype} {entry.shape}"
+        raise MessageError(f"array {entry.name} is {found}, expected {expected}")
     if len(array.data) != len(start) + entry.nbytes or not array.data.startswith(start):
         raise MessageError(f"array {entry.name} must be in NumPy's format with {entry.nbytes} bytes of numbers")
     return memoryview(array.data)[len(start) :]

@@ -47,10 +47,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = RunConfig.of(context.run_config)
         if not config.keys and getattr(grid, "_insecure", True) is False:
-            raise ValueError(
-                "nodes that connect by TLS are identified as clients by their keys: pass "
-                'keys="FILE", on the server\'s machine, with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
-            )
+            form = 'keys="FILE", on the server\'s machine, with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
+            raise ValueError(f"nodes that connect by TLS are identified as clients by their keys: pass {form}")
         run(grid, config)
     except Exception as error:
         logger.error("the run failed: %s", plain(f"{type(error).__name__}: {error}", MAX_FAILURE))
@@ -117,10 +115,8 @@ def _checkpoint_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
     if resumed is not None and resumed.path.absolute() == path:
         return resumed
     if path.exists():
-        raise ValueError(
-            f"{plain(path)} is the checkpoint of a run, which is not overwritten: resume it by "
-            f'resume="{plain(path)}", or pass another folder as output'
-        )
+        ways = f'resume it by resume="{plain(path)}", or pass another folder as output'
+        raise ValueError(f"{plain(path)} is the checkpoint of a run, which is not overwritten: {ways}")
     return Checkpoint(path)
 
 

@@ -15,12 +15,9 @@ SLACK, MOST = 3.0, 10.0
 class Patience:
     """Time limits that adapt to the durations of earlier phases.
 
-    The limit of a kind of message is the larger of the configured one and three times the median duration of its last
-    replies, at most ten times the configured one. Missing replies count with the limit at the time. A slow machine is
-    therefore not considered dead, and a few slow clients have no effect.
-
-    Args:
-        timeout: the configured limit, in seconds.
+    The limit of a kind of message is the larger of the configured ``timeout`` in seconds and three times the median
+    duration of its last replies, at most ten times the timeout. Missing replies count with the limit at the time. A
+    slow machine is therefore not considered dead, and a few slow clients have no effect.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -38,13 +35,9 @@ class Patience:
 
 
 class Waiting:
-    """Reports every 30 s which clients are awaited, as in "waiting for client 1, 60 of 600 s".
+    """Reports every 30 s by ``say`` which clients are awaited, as in "waiting for client 1 to connect, 60 of 600 s".
 
-    Args:
-        awaited: returns the clients that are awaited.
-        limit: the time limit, in seconds.
-        say: receives a message.
-        then: a suffix, as in " to connect".
+    ``awaited`` returns the clients, ``limit`` is the time limit in seconds, and ``then`` is a suffix, " to connect".
     """
 
     def __init__(

@@ -31,11 +31,7 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Counts of bytes in a file.
-
-    Args:
-        path: the file, which is overwritten.
-    """
+    """Counts of bytes in a file, which is overwritten."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -60,12 +56,7 @@ def reading() -> Reading | None:
 
 
 def count_requests(meter: Meter, port: int) -> None:
-    """Counts this process's HTTP requests to a port, and their responses, from now on.
-
-    Args:
-        meter: the meter.
-        port: the SuperLink's port; other requests are not counted.
-    """
+    """Counts this process's HTTP requests to the SuperLink's port, and their responses, from now on."""
     transport: Any = httpx.HTTPTransport
     send = transport.handle_request
 

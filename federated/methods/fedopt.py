@@ -50,7 +50,7 @@ class GradientClient(Client):
         )
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        a, rate = self.algorithm, rate_in(message) if self.algorithm.settles else None
+        a, rate = self.algorithm, rate_in(message)
         self.optimizer.begin(message.tensors["x"], steps=a.local_steps, reset=a.reset_rule, rate=rate)
 
     def _busy(self, phase: str) -> bool:

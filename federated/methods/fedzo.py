@@ -41,14 +41,10 @@ class DescentClient(Client):
 
     def _begin(self, message: Broadcast, correction: Tensor | None = None) -> None:
         """Starts a round's local steps at x, with a correction b of every step."""
-        a, rate = self.algorithm, rate_in(message) if self.algorithm.settles else None
+        a = self.algorithm
+        x, address, rate = message.tensors["x"], a.address(message.round), rate_in(message)
         self.optimizer.begin(
-            message.tensors["x"],
-            address=a.address(message.round),
-            steps=a.local_steps,
-            correction=correction,
-            reset=a.reset_rule,
-            rate=rate,
+            x, address=address, steps=a.local_steps, correction=correction, reset=a.reset_rule, rate=rate
         )
 
     def _busy(self, phase: str) -> bool:

@@ -21,6 +21,14 @@ local_adam: UpdateRule = partial(adam, lr=0.01)
 """FZooS's update rule: Adam with learning rate 0.01, for inputs normalized to [0, 1]^d (Appx. G)."""
 
 
+def renew(rule: FirstOrder, reset: bool, rate: float | None) -> None:
+    """Resets a rule's moments if ``reset``, and sets its learning rate relative to its own unless ``rate`` is None."""
+    if reset:
+        rule.reset()
+    if rate is not None:
+        rule.rescale(rate)
+
+
 def sgd(p: Tensor) -> torch.optim.Optimizer:
     """Gradient descent with learning rate 0.01."""
     return torch.optim.SGD([p], lr=0.01)
@@ -28,14 +36,14 @@ def sgd(p: Tensor) -> torch.optim.Optimizer:
 
 @dataclass
 class LocalState:
-    """State that changes within a phase, other than the iterate.
+    """The state of a phase, except for the iterate.
 
     Attributes:
         rule: the first-order rule.
         anchor: x_{r−1}, the round's starting point, shape ``d``.
         total: sum of the estimates without corrections, shape ``d``.
         correction: added to every estimate, shape ``d``, or None.
-        moves: whether steps move the iterate, rather than only estimating the gradient.
+        moves: whether steps move the iterate; otherwise they only estimate the gradient.
         address: first direction address of the phase.
         planned: number of steps of the phase.
         steps: completed steps, including those without an estimate.
@@ -56,17 +64,15 @@ class LocalState:
 class LocalDescent(Optimizer):
     """Descent from the server's iterate along estimated gradients (FZooS eqs. 87, 89, 91, 93).
 
-    At x, with an estimate δ of ∇f(x), it applies a first-order rule to
+        x ← prox(rule(x, g)),    g = δ + b + γ (x − x_{r−1})
 
-        g = δ + b + γ (x − x_{r−1})
-
-    with the round's correction b, and then the prox. Without an estimate there is no step.
+    with an estimate δ of ∇f(x) and the round's correction b. If all queries of a step failed, x does not move.
 
     Args:
         x0: initial point, shape ``d``.
         estimator: computes δ, with directions from its own seed.
         pull: γ, the factor of FedProx's proximal term.
-        redraw: whether directions are redrawn for every step, rather than for every phase.
+        redraw: whether directions are redrawn for every step; otherwise for every phase.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``.
     """
@@ -100,7 +106,7 @@ class LocalDescent(Optimizer):
         reset: bool = True,
         rate: float | None = None,
     ) -> None:
-        """Starts a phase at x, in user units, and cancels a pending batch.
+        """Starts a phase at x = x_{r−1}, in user units, and cancels a pending batch.
 
         Args:
             x: x_{r−1}, shape ``d``.
@@ -108,14 +114,11 @@ class LocalDescent(Optimizer):
             steps: number of steps of the phase.
             moves: False only estimates the gradient at x.
             correction: b, shape ``d``.
-            reset: whether the rule's moments are reset.
+            reset: see ``renew``, also for ``rate``.
             rate: learning rate relative to the rule's own; None leaves it unchanged.
         """
         self.restart(x)
-        if reset:
-            self.state.rule.reset()
-        if rate is not None:
-            self.state.rule.rescale(rate)
+        renew(self.state.rule, reset, rate)
         nothing = torch.zeros_like(self._x)
         self.state = LocalState(self.state.rule, self._x, nothing, correction, moves, address, planned=steps)
 
@@ -171,10 +174,7 @@ class LocalGradientDescent(GradientDescent):
     def begin(self, x: Tensor, *, steps: int, reset: bool = True, rate: float | None = None) -> None:
         """Starts a round of ``steps`` steps at x, in user units, and cancels a pending batch."""
         self.restart(x)
-        if reset:
-            self.state.rule.reset()
-        if rate is not None:
-            self.state.rule.rescale(rate)
+        renew(self.state.rule, reset, rate)
         self.state = replace(self.state, last_good=None, planned=steps, steps=0)
 
     @property
@@ -201,9 +201,7 @@ def _differentiated(fun: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         leaf = x.detach().clone().requires_grad_()
         value = fun(leaf)
         if not isinstance(value, Tensor) or not value.requires_grad:
-            raise TypeError(
-                f"{type(fun).__name__} has no gradient: define a method gradient(x), or return a tensor "
-                "that torch can differentiate"
-            )
+            ways = "define a method gradient(x), or return a tensor that torch can differentiate"
+            raise TypeError(f"{type(fun).__name__} has no gradient: {ways}")
         (gradient,) = torch.autograd.grad(value.sum(), leaf)
     return gradient

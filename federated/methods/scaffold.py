@@ -72,7 +72,7 @@ class ControlClient(DescentClient):
         if phase == "control":
             # If directions are redrawn for every step, the estimate's address follows those of the T steps.
             own = first + (a.local_steps if a.redraw == "step" else 0)
-            rate = rate_in(message) if a.settles else None
+            rate = rate_in(message)
             optimizer.begin(message.tensors["x"], address=own, steps=1, moves=False, reset=a.reset_rule, rate=rate)
             return
         estimate = optimizer.mean_estimate

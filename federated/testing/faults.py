@@ -58,9 +58,7 @@ class Fault:
         check_choice("kind", self.kind, KINDS)
         check_choice("how", self.how, CORRUPTIONS)
         if min(self.round, self.by) < 1 or min(self.client, self.phase, self.after) < 0:
-            raise ValueError(
-                f"rounds and delays must be at least 1, clients, phases and batches at least 0, got {self}"
-            )
+            raise ValueError(f"round and by must be at least 1, client, phase and after at least 0, got {self}")
 
 
 class FaultPlan:
@@ -86,9 +84,8 @@ class FaultPlan:
 
     def corrupted(self, fault: Fault, report: bytes) -> bytes:
         """Returns a report's altered bytes, a pure function of the report, the fault and the seed."""
-        key = [self.seed, fault.round * 1_000_003 + fault.client]
-        generator = np.random.Generator(np.random.Philox(key=key))
-        return CORRUPTIONS[fault.how](report, generator)
+        bits = np.random.Philox(key=[self.seed, fault.round * 1_000_003 + fault.client])
+        return CORRUPTIONS[fault.how](report, np.random.Generator(bits))
 
 
 class FaultyHost:
@@ -130,9 +127,8 @@ class FaultyHost:
         self.late = [late for late in self.late if late not in due]
         reached = [r for r in requests if not self.plan.find("unreachable", number, phase, r.client)]
         crashes = {r.client: self.plan.find("crash", number, phase, r.client) for r in reached}
-        services = self._host.serve_all(
-            [dataclasses.replace(r, crash_after=f.after) if (f := crashes[r.client]) else r for r in reached]
-        )
+        sent = [dataclasses.replace(r, crash_after=f.after) if (f := crashes[r.client]) else r for r in reached]
+        services = self._host.serve_all(sent)
         for request in requests:
             if request.client not in crashes:
                 yield Service(request.client, reason="the client could not be reached")

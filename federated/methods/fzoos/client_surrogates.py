@@ -26,20 +26,19 @@ _cached: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDicti
 def cache(asked: ClientSurrogates, size: int) -> None:
     """Caches the Fourier surrogate just used, and evicts others while their total exceeds ``CACHE_BYTES``.
 
-    Other federations' surrogates are evicted first, as these may have ended. Within a federation clients take turns, so
-    that the most recently used surrogate is needed last and is evicted first. A surrogate above the limit is not
+    Other federations' surrogates are evicted first, because they may have ended. Within a federation clients take
+    turns: the most recently used surrogate is needed last and is evicted first. A surrogate above the limit is not
     cached.
     """
     _cached.pop(asked, None)
-    if size <= CACHE_BYTES:
-        own = [other for other in _cached if other.features is asked.features]
-        for other in [other for other in _cached if other.features is not asked.features] + own[::-1]:
-            if sum(_cached.values()) + size <= CACHE_BYTES:
-                break
-            other.forget()
-        _cached[asked] = size
-    else:
+    if size > CACHE_BYTES:
         asked.forget()
+        return
+    own = [other for other in _cached if other.features is asked.features]
+    for other in [other for other in _cached if other.features is not asked.features] + own[::-1]:
+        if sum(_cached.values()) + size > CACHE_BYTES:
+            other.forget()
+    _cached[asked] = size
 
 
 SUM_FACTOR = 10.0
@@ -57,9 +56,8 @@ class ClientSurrogates:
     of the nearest ``feature_window``, refitted each time. Both are in f's units.
 
     The Fourier surrogate stores n·M numbers of features and n² of their factor while n ≤ M, then 2M²: 80 KB per query
-    for M = 10,000. A process caches ``CACHE_BYTES`` of them, and rebuilds evicted ones. The last bits of wᵢ
-    depend on the sizes of the blocks appended together; therefore the state stores these sizes instead of the
-    surrogate.
+    for M = 10,000. A process caches ``CACHE_BYTES`` of them, and rebuilds evicted ones. A state contains the sizes of
+    the blocks appended together, on which the last bits of wᵢ depend, instead of the surrogate.
 
     Args:
         like: a point, shape ``d``, with the queries' dtype and device.
@@ -112,15 +110,10 @@ class ClientSurrogates:
             return self.local.gradient_posterior(x).mean[0] * self.local.scale
 
     def most_uncertain(self, x: Tensor, candidates: Tensor, count: int) -> Tensor:
-        """Returns the candidates with the largest posterior traces of the gradient, ``count x d``; the first of ties.
+        """Returns the candidates (``m x d``) with the largest posterior traces of the gradient, ``count x d``.
 
-        Appx. G uses the norm ‖∂σ²‖ instead of the trace, which for an isotropic kernel and fewer queries than
-        dimensions equals the prior's at every candidate and cannot rank them.
-
-        Args:
-            x: the point whose nearest queries are used, shape ``d``.
-            candidates: ``m x d``.
-            count: number of candidates to return.
+        The GP uses the queries nearest to x. Appx. G has the norm ‖∂σ²‖ instead of the trace; for an isotropic kernel
+        and fewer queries than dimensions the norm equals the prior's at every candidate and cannot rank them.
         """
         if count >= len(candidates):
             return candidates
@@ -129,10 +122,7 @@ class ClientSurrogates:
         return candidates[traces.sort(descending=True, stable=True).indices[:count]]
 
     def fitted_weights(self, x: Tensor) -> Tensor:
-        """Returns wᵢ of eq. 3 for all queries so far, shape ``M``.
-
-        Args:
-            x: the point whose nearest queries are used, with ``feature_window``; shape ``d``.
+        """Returns wᵢ of eq. 3, shape ``M``, for all queries or the ``feature_window`` queries nearest to x.
 
         Raises:
             ValueError: if no query has succeeded.
@@ -185,12 +175,8 @@ class ClientSurrogates:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the queries, the window, the Fourier surrogate's block sizes and the settled nugget."""
-        return {
-            "local": self.local.state_dict(),
-            "blocks": list(self._blocks),
-            "feature_nugget": self.feature_nugget,
-            "wider": self.local.size > self._size,
-        }
+        settled = {"feature_nugget": self.feature_nugget, "wider": self.local.size > self._size}
+        return {"local": self.local.state_dict(), "blocks": list(self._blocks)} | settled
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a ``state_dict``; the Fourier surrogate is rebuilt when needed.

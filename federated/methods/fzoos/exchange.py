@@ -1,7 +1,7 @@
-"""The messages that server and clients of FZooS store, so that nothing is sent twice and a lost message is detected.
+"""The tensors that server and clients of FZooS store, so that nothing is sent twice and a lost message is detected.
 
-x and w have versions, the server's counts of their changes. A message states the versions that it requires; a client
-with other versions is behind and must catch up.
+x and w have versions, which count their changes. A message states the versions that it requires; a client with other
+versions is behind and must catch up.
 """
 
 from __future__ import annotations
@@ -38,18 +38,11 @@ class ClientState:
 
     def with_sent(self, message: Broadcast) -> ClientState:
         """Returns the state with x and w updated from a message."""
-        sent: dict[str, Any] = {}
-        for name in ("x", "w"):
-            if name in message.tensors:
-                sent |= {name: message.tensors[name], f"{name}_version": message.values[f"{name}_version"]}
-        return replace(self, **sent)
+        sent: dict[str, Any] = {name: message.tensors[name] for name in ("x", "w") if name in message.tensors}
+        return replace(self, **sent, **{f"{name}_version": message.values[f"{name}_version"] for name in sent})
 
     def model(self, versions: Mapping[str, Plain]) -> Tensor:
-        """Returns x, if x and w have the versions that a message requires.
-
-        Raises:
-            BehindError: if they do not.
-        """
+        """Returns x; ``BehindError`` if x or w does not have the version that a message requires."""
         if self.x is None or self.x_version != versions["x_version"]:
             raise BehindError("the client does not have the current model")
         if versions["w_version"] and self.w_version != versions["w_version"]:

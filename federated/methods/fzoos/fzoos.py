@@ -27,6 +27,7 @@ from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.exchange import ClientState, ServerState
 from federated.methods.fzoos.gamma import CLIENT_BLOCK, SharedGamma
 from federated.methods.fzoos.options import SEARCH_WIDTH, FZooSOptions
+from federated.methods.local_descent import renew
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.first_order import FirstOrder
@@ -90,14 +91,11 @@ class SurrogateDescent(Optimizer):
         """Line 3: starts steps with these γ_t at x_{r−1}, in user units, corrected by w − wᵢ if both exist."""
         a, own = self.algorithm, self.state.weights
         self._begin_phase(x, a.address(round_number), len(gammas))
-        if a.reset_rule:
-            self.state.rule.reset()
+        renew(self.state.rule, a.reset_rule, rate)
         if rate is not None:
-            self.state.rule.rescale(rate)
             noisy = self.state.models.settle(self._x, rate < 1.0)
-            self.state = replace(
-                self.state, radius=a.active_radius * (1.0 if noisy else min(1.0, RADIUS_FACTOR * rate))
-            )
+            factor = 1.0 if noisy else min(1.0, RADIUS_FACTOR * rate)
+            self.state = replace(self.state, radius=a.active_radius * factor)
         difference = None if w is None or own is None else w - own
         self.state = replace(self.state, gammas=gammas, difference=difference, correction=None)
         if a.correction_at == "start":
@@ -223,8 +221,7 @@ class FZooSClient(Client):
         if phase == "local":
             x, shared = held.model(message.values), message.tensors.get("gamma")
             gammas = a.rule.lengths(message.round, a.local_steps, None if shared is None else float(shared[0]))
-            rate = rate_in(message) if a.settles else None
-            self.optimizer.begin(x, held.w, gammas, message.round, rate)  # lines 3 to 6
+            self.optimizer.begin(x, held.w, gammas, message.round, rate_in(message))  # lines 3 to 6
             self.state = replace(held, before=x)
         elif phase == "surrogate":
             self.optimizer.query_around(message.tensors["x"], message.round)  # lines 7 and 8
@@ -356,12 +353,11 @@ class FZooS(FZooSOptions):
         x_t = prox(rule(x_{t−1}, g_t)),
         g_t = ∇μᵢ(x_{t−1}) + γ_t (∇μ̂(x') − ∇μ̂ᵢ(x')),    x' = x_{t−1}    (eq. 5)
 
-    where ∇μᵢ is the mean gradient of a Gaussian process conditioned on the client's own queries nearest to x (eq. 8
-    uses all of them), and μ̂ᵢ = φᵀwᵢ is the Fourier surrogate of the client's queries up to its previous round (eq. 3).
-    The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw with w = Σ pᵢ wᵢ (eq. 4), a sum over the latest wᵢ of all clients that
-    have sent one. The server stores these wᵢ, N·M numbers, and updates the sum for those it received in the round
-    without reading all of them. Clients and server each construct the features φ from a few numbers. A client that has
-    not sent a wᵢ, as in round 1, takes no correction.
+    ∇μᵢ is the mean gradient of a Gaussian process conditioned on the client's own queries nearest to x (eq. 8 uses all
+    of them), and μ̂ᵢ = φᵀwᵢ is the Fourier surrogate of the client's queries up to its previous round (eq. 3). The
+    server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw with w = Σ pᵢ wᵢ (eq. 4), a sum over the latest wᵢ of all clients that have
+    sent one; it stores these wᵢ, N·M numbers. Clients and server each construct the features φ from a few numbers. A
+    client that has not sent a wᵢ, as in round 1, takes no correction.
 
     **Queries.** Each step queries f at its starting point, and active queries are added: T (1 + 5) queries per client
     and round with ``active="step"`` (Appx. G), T + 5 with ``"round"`` (Alg. 2, line 7), and T with None. The first
@@ -369,16 +365,15 @@ class FZooS(FZooSOptions):
     implies a query at the step's end point.)
 
     **γ.** By default the server computes one γ_r for all clients at x_r, used in round r + 1 (``gamma.Adaptive``).
-    ``gamma="inverse"`` is the paper's 1/t, which damps corrections even if they are accurate, and γ = 1 applies them in
-    full even if the features are inaccurate; ``beyond-gamma`` and ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS
+    ``gamma="inverse"`` is the paper's 1/t, which damps corrections even if they are accurate; γ = 1 applies them in
+    full even if the features are inaccurate. ``beyond-gamma`` and ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS
     is FedZO with a better estimate.
 
     **Communication** is d + M numbers per client and round each way. If active queries are made per step and γ is known
     in advance, the client sends xᵢ and wᵢ together, and receives x_r and w together. Otherwise it sends xᵢ, receives
     x_r, sends wᵢ after its active queries, and receives w with the next round. The adaptive γ adds one number each way:
-    the client receives w, sends its measurement, and receives γ with the next round. An absent client later receives
-    what it lacks. With partial participation γ_r is computed from the round's clients only, which also receive the mean
-    of their wᵢ.
+    the client receives w, sends its measurement, and receives γ with the next round. With partial participation γ_r is
+    computed from the round's clients only, which also receive the mean of their wᵢ.
 
     **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) if all bounds are finite
     and there is no prox; the lengthscale 1 and the active queries' box of ±0.01 are in these units. Both kernels are

@@ -26,7 +26,7 @@ NEGLIGIBLE = 1e-12
 
 
 class GammaRule(ABC):
-    """Determines γ_t of every step, in advance (``Schedule``) or from clients' measurements (``SharedGamma``).
+    """Determines γ_t of every step: in advance (``Schedule``) or from clients' measurements (``SharedGamma``).
 
     Attributes:
         phase: the phase that reports the measurements; None if there are none.
@@ -46,12 +46,7 @@ class Schedule(GammaRule):
     gamma: float | Callable[[int, int], float]
 
     def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
-        """Returns γ(r, t), t = 1 … T.
-
-        Raises:
-            TypeError: if the function does not return a number.
-            ValueError: if the number is negative or not finite.
-        """
+        """Returns γ(r, t), t = 1 … T; raises ``TypeError`` or ``ValueError`` if it is not a finite number ≥ 0."""
         gamma = self.gamma
         return [_checked(gamma(round_number, t) if callable(gamma) else gamma) for t in range(1, steps + 1)]
 
@@ -59,9 +54,8 @@ class Schedule(GammaRule):
 class SharedGamma(GammaRule):
     """One γ_r for all clients, computed by the server from measurements in round r − 1; γ_1 = 0.
 
-    With ``phase="surrogate"`` a client measures at x_r after it has fitted wᵢ, and reports both together. With
-    ``phase="gamma"`` it measures at all ``points`` in an additional exchange, which begins with the mean of the present
-    clients' w.
+    With ``phase="surrogate"`` a client measures at x_r and reports its measurements with wᵢ. With ``phase="gamma"`` it
+    receives the mean of the present clients' w in an additional exchange and measures at all ``points``.
 
     Attributes:
         measured: name of the measurements in a report; the gate ignores them, because γ_r is in [0, 1].
@@ -104,12 +98,9 @@ class SharedGamma(GammaRule):
         """
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
-        """Returns γ_r by a robust mean; NaN if it is not finite.
+        """Returns γ_r by a robust mean of one number per client, ``mean_of``; NaN if it is not finite.
 
-        Args:
-            scalars: as in ``estimate``.
-            squares: ‖cᵢ‖² of the present clients, summed over the points, ``N``.
-            mean_of: the robust mean of one number per client, ``N``.
+        ``scalars`` are as in ``estimate``; ``squares`` are ‖cᵢ‖² of the present clients, summed over the points, ``N``.
         """
         raise NotImplementedError(f"{type(self).__name__} requires aggregation='mean'")
 
@@ -117,9 +108,8 @@ class SharedGamma(GammaRule):
 class Adaptive(SharedGamma):
     """The γ that minimizes the clients' total disparity at x_r: Prop. B.1, summed over clients.
 
-    With mᵢ = ∇μᵢ(x) and cᵢ = ∇μ̂(x) − ∇μ̂ᵢ(x), where μ̂ᵢ is client i's Fourier surrogate and μ̂ = Σ pᵢ μ̂ᵢ, client i
-    descends along mᵢ + γ cᵢ. Its disparity in Proposition B.1 is ‖mᵢ + γ cᵢ − ∇F‖². The weighted sum of the disparities
-    is a parabola in the common γ,
+    Client i descends along mᵢ + γ cᵢ with mᵢ = ∇μᵢ(x) and cᵢ = ∇μ̂(x) − ∇μ̂ᵢ(x), where μ̂ᵢ is its Fourier surrogate and
+    μ̂ = Σ pᵢ μ̂ᵢ. The weighted sum of the disparities of Prop. B.1 is a parabola in the common γ,
 
         D(γ) = Σ pᵢ ‖mᵢ + γ cᵢ − ∇F(x)‖²,    D'(γ)/2 = Σ pᵢ (mᵢ − ∇F)·cᵢ + γ Σ pᵢ ‖cᵢ‖².
 
@@ -127,13 +117,12 @@ class Adaptive(SharedGamma):
 
         γ = −Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖²,
 
-    clipped to [0, 1], without any estimation. (Individual γ for each client, as in Prop. B.1, would depend on ∇F·cᵢ.)
-    If clients are absent, cᵢ is relative to the mean of the present ones, and (γ, g) minimize Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A
-    client reports one number, mᵢ·cᵢ; the server knows the cᵢ.
+    clipped to [0, 1]. (A γ of its own for each client, as in Prop. B.1, would depend on ∇F·cᵢ.) If clients are absent,
+    cᵢ is relative to the mean of the present ones, and (γ, g) minimize Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A client reports one
+    number, mᵢ·cᵢ; the server knows the cᵢ.
 
     With a robust mean instead of Σ pᵢ, μ̂ = φᵀw uses the robust mean w of the wᵢ, and γ is minus the robust mean of the
-    mᵢ·cᵢ divided by that of the ‖cᵢ‖². The more the clients agree, the closer the sum of the cᵢ used by that mean is to
-    0.
+    mᵢ·cᵢ divided by that of the ‖cᵢ‖².
     """
 
     phase = "gamma"
@@ -177,8 +166,7 @@ def gamma_rule(gamma: Gamma) -> GammaRule:
     """Returns the rule for an option γ: a name in ``RULES``, a number, a function of (r, t), or a rule itself.
 
     Raises:
-        TypeError: for anything else.
-        ValueError: if a name is unknown, or a number is negative or not finite.
+        TypeError, ValueError: for anything else, an unknown name, or a number that is negative or not finite.
     """
     if isinstance(gamma, GammaRule):
         return gamma
@@ -188,12 +176,7 @@ def gamma_rule(gamma: Gamma) -> GammaRule:
 
 
 def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
-    """Returns cᵢ = Σⱼ pⱼ gⱼ − gᵢ of the clients' surrogate gradients gᵢ, both ``... x N x d``.
-
-    Args:
-        gradients: gᵢ = ∇μ̂ᵢ(x).
-        shares: pᵢ, ``N``, positive, not necessarily normalized.
-    """
+    """Returns cᵢ = Σⱼ pⱼ gⱼ − gᵢ of gᵢ = ∇μ̂ᵢ(x), both ``... x N x d``; the shares pᵢ need not sum to 1."""
     p = (shares / shares.sum()).to(gradients)
     return (p[:, None] * gradients).sum(-2, keepdim=True) - gradients
 
@@ -201,9 +184,7 @@ def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
 def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
     """Returns Σ pᵢ ‖cᵢ‖², summed over the points; 0 if it is below 1e-12 Σ pᵢ ‖∇μ̂ᵢ‖² (rounding errors).
 
-    Args:
-        gradients: ∇μ̂ᵢ at the points, ``N x d`` or ``points x N x d``.
-        shares: pᵢ, ``N``.
+    The gradients ∇μ̂ᵢ are ``N x d`` or ``points x N x d``; the shares pᵢ need not sum to 1.
     """
     p = (shares / shares.sum()).double()
     blocks = list(zip(gradients.split(CLIENT_BLOCK, -2), p.split(CLIENT_BLOCK), strict=True))

@@ -14,7 +14,7 @@ from federated.core.settling import RATES, Rate
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
 from federated.methods.local_descent import local_adam
 from optimizers.core.bounds import Domain
-from optimizers.core.options import check_boolean, check_choice, check_integer, positive, positive_integer
+from optimizers.core.options import check_boolean, check_choice, check_integer, optional, positive, positive_integer
 from optimizers.first_order import FirstOrder, UpdateRule
 from surrogates import FourierFeatures
 from surrogates.checks import check_lengthscale
@@ -31,20 +31,19 @@ BLOCKS, HELD_ROUNDS, MOST_FEATURES = 16, 8, 10_000
 def default_features(d: int, queries: int) -> int:
     """Returns M = min(10,000, max(32 d, n)), rounded up to an even number.
 
-    *Dependence on d.* With M/2 pairs of sine and cosine, h = M/2 frequencies vⱼ, ∇φ(x)ᵀφ(x') is the mean of h samples
-    of −o sin(v·(x − x')) v, whose expectation is ∇k. As E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for
-    Matérn 5/2),
+    *Dependence on d.* The features have h = M/2 frequencies vⱼ, and ∇φ(x)ᵀφ(x') is the mean of h samples of
+    −o sin(v·(x − x')) v, whose expectation is ∇k. As E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for Matérn
+    5/2), independent frequencies give
 
-        E‖∇φ(x)ᵀφ(x') − ∇k(x, x')‖² ≤ (o²/h) E‖v‖² = 2 o² d/(M ℓ²)
+        E‖∇φ(x)ᵀφ(x') − ∇k(x, x')‖² ≤ (o²/h) E‖v‖² = 2 o² d/(M ℓ²).
 
-    for independent frequencies: M/d determines a gradient's error. (Lemma E.3 of FZooS bounds the error of the kernel's
-    value, √(8 ln(2/δ)/M), independent of d.) M = 32 d, ``BLOCKS`` = 16 orthogonal blocks of d frequencies, keeps the
-    root mean square error below o/4ℓ and is close to the paper's M = 10,000 for d = 300. The paper's number is the
-    default for all d > 312, as a message grows with M.
+    Thus M/d determines a gradient's error. (Lemma E.3 of FZooS bounds the error of the kernel's value, √(8 ln(2/δ)/M),
+    independent of d.) M = 32 d, ``BLOCKS`` = 16 orthogonal blocks of d frequencies, keeps the root mean square error
+    below o/4ℓ. Because a message grows with M, the limit is the paper's M = 10,000.
 
-    *Dependence on n.* A surrogate with M weights can generally fit n values only if n ≤ M, which also keeps its algebra
-    ``n x n``. The default n is the number of queries of a client in ``HELD_ROUNDS`` = 8 rounds, or in the Fourier
-    surrogate's window if that is smaller (``feature_window``, or ``window`` with a settling rate).
+    *Dependence on n.* M weights can generally fit n values only if n ≤ M, which also keeps the algebra ``n x n``. The
+    default n is the number of queries of a client in ``HELD_ROUNDS`` = 8 rounds, or in the Fourier surrogate's window
+    if that is smaller (``feature_window``, or ``window`` with a settling rate).
 
     Args:
         d: the dimension.
@@ -70,8 +69,7 @@ class FZooSOptions(Algorithm):
         reset_rule: whether the first-order rule's moments are reset at the start of each round.
         rate: ``"constant"``, the rule's own rate, as in the paper; or ``"settling"``, which decreases when x reverses
             direction (``federated.core.settling``). Then active queries have the radius active_radius · min(1, 3 η/η₀),
-            or active_radius if values are noisy, and both surrogates use a fitted nugget (``ClientSurrogates.settle``),
-            initially ``nugget``; ``feature_nugget`` applies only before a client's first query.
+            or active_radius if values are noisy, and both surrogates fit their nugget (``ClientSurrogates.settle``).
         active: when active queries are made: ``"step"``, in each step (Appx. G); ``"round"``, around x_r (Alg. 2, line
             7); None, never.
         active_queries: number of active queries of a step or round.
@@ -139,15 +137,14 @@ class FZooSOptions(Algorithm):
         self.rate = check_choice("rate", rate, RATES)
         self.settles = self.rate == "settling"
         self.active_queries = positive_integer("active_queries", active_queries)
-        check_integer("candidates", candidates, self.active_queries)
-        check_integer("initial_queries", initial_queries, LEAST_DATA - 1)
-        self.candidates, self.initial_queries = int(candidates), int(initial_queries)
+        self.candidates = check_integer("candidates", candidates, self.active_queries)
+        self.initial_queries = check_integer("initial_queries", initial_queries, LEAST_DATA - 1)
         self.active_radius = positive("active_radius", active_radius)
         self.lengthscale = check_lengthscale("lengthscale", lengthscale)
         self.nugget, self.kernel, self.window = nugget, kernel, window
         self.local = LocalSurrogateOptions(window, self.lengthscale, nugget, kernel=kernel)
-        self.feature_nugget = None if feature_nugget is None else check_nugget("feature_nugget", feature_nugget)
-        self.feature_window = None if feature_window is None else positive_integer("feature_window", feature_window)
+        self.feature_nugget = optional(check_nugget, "feature_nugget", feature_nugget)
+        self.feature_window = optional(positive_integer, "feature_window", feature_window)
         self.update_rule = update_rule
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)
@@ -155,17 +152,11 @@ class FZooSOptions(Algorithm):
         if isinstance(self.rule, SharedGamma):
             self.ungated = frozenset({self.rule.measured})
             if self.aggregation != "mean" and not self.rule.robust:
-                raise ValueError(
-                    f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation "
-                    "use gamma='adaptive', gamma='inverse' or a number"
-                )
-        self.features = FourierFeatures(
-            KERNELS[feature_kernel](self.lengthscale),
-            self.dimension,
-            self.num_features,
-            self.seed if feature_seed is None else feature_seed,
-            feature_kind,
-        )
+                use = "use gamma='adaptive', gamma='inverse' or a number"
+                raise ValueError(f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}: {use}")
+        seed, of_features = self.seed if feature_seed is None else feature_seed, KERNELS[feature_kernel]
+        size = (self.dimension, self.num_features)
+        self.features = FourierFeatures(of_features(self.lengthscale), *size, seed, feature_kind)
         several = active == "round" or self.rule.phase is not None
         self.phases = ("local", *["surrogate"] * several, *["gamma"] * (self.rule.phase == "gamma"))
 

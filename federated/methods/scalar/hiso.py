@@ -67,12 +67,10 @@ class HiSo(ScalarOnly):
 
     def model(self) -> ScalarModel:
         """Creates a model at x0; raises an error if an option is out of range."""
-        in_place = self.bounds is None
+        x0, in_place = (self.x0.clone(), True) if self.bounds is None else (self.x0, False)
         options = self.common_options(0) | vars(self.steps) | {"seed": self.seed, "local_steps": self.local_steps}
-        x0 = self.x0.clone() if in_place else self.x0
-        return ScalarModel(
-            optimizers.HiSo(x0, curvature=self.curvature, in_place=in_place, **options), self.server_rate
-        )
+        method = optimizers.HiSo(x0, curvature=self.curvature, in_place=in_place, **options)
+        return ScalarModel(method, self.server_rate)
 
     def most_points(self, phase: str) -> int:
         """τ steps of P + 1 or 2P points; three in a probe round."""

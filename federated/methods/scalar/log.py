@@ -15,13 +15,7 @@ from federated.core.restoring import check_integers, check_saved
 
 @dataclass(frozen=True)
 class LoggedRound:
-    """A round that moved the model.
-
-    Attributes:
-        round: r.
-        scalars: the scalars of the round's move, which are all that Alg. 1 sends.
-        digest: digest of the model at the start of round r.
-    """
+    """A round that moved the model: its number, the scalars of its move, and the digest of the model before it."""
 
     round: int
     scalars: Tensor
@@ -29,10 +23,7 @@ class LoggedRound:
 
 
 class ScalarLog:
-    """The last rounds that moved the model; skipped rounds have no entry.
-
-    Args:
-        capacity: maximal number of entries, beyond which the oldest is removed.
+    """The last ``capacity`` rounds that moved the model; skipped rounds have no entry.
 
     Attributes:
         first: the earliest round from whose start a model can be updated by replay.
@@ -69,12 +60,7 @@ class ScalarLog:
         return self._entries[i].digest if i < len(self._entries) else present
 
     def check(self, present: int, scalars: Callable[[int], TensorSpec]) -> None:
-        """Raises ``MessageError`` unless the entries have ascending rounds before the current one.
-
-        Args:
-            present: the current round.
-            scalars: returns the specification of a round's scalars.
-        """
+        """Raises ``MessageError`` unless the entries' rounds ascend, are before ``present``, and have their scalars."""
         check_integers("the log's first round", [self.first], present + 1, 1)
         after = self.first
         for entry in self._entries:

@@ -20,8 +20,7 @@ from optimizers.directions.metric import CHUNK
 class ScalarModel:
     """x_r with H_r and m_r: a single-machine method whose rounds can be replayed.
 
-    Round r = 1, 2, … consists of the method's steps (r − 1)τ … rτ − 1 with their directions. The memory is the
-    method's: x, H and m.
+    Round r = 1, 2, … consists of the method's steps (r − 1)τ … rτ − 1 with their directions.
 
     Args:
         method: HiSo at x0, which is modified.

@@ -34,24 +34,22 @@ LONGEST_RANGES = 1 << 15
 class ScalarOnly(Algorithm):
     r"""HiSo's Alg. 1: the communication of scalars, independent of the model that they move.
 
-    A client that takes part in round r receives the scalars of the rounds since it last took part (line 6) and
-    *rebuilds* x_r by ``model.follow(round, scalars)`` (lines 7 and 8), a pure function of the model, the round and its
-    scalars, as directions are addressed by seed and step. It takes its local steps (lines 9 to 12), returns to x_r
-    (line 13), and sends their scalars (line 14). The server averages and logs them, and moves its own model (line 16).
-    No vector of size d is sent, except to a client that cannot replay. A subclass defines the model and its number of
-    scalars.
+    A client that takes part in round r receives the scalars of the rounds since it last took part (line 6) and rebuilds
+    x_r by ``model.follow(round, scalars)`` (lines 7 and 8); directions are addressed by seed and step. It takes its
+    local steps (lines 9 to 12), returns to x_r (line 13), and sends their scalars (line 14). The server averages and
+    logs them, and moves its own model (line 16). A vector of size d is sent only to a client that cannot replay. A
+    subclass defines the model and its number of scalars.
 
-    **Bytes.** A round costs each client τP scalars up and their means down, in float32 4 bytes each: 40 bytes for P = 5
-    and τ = 1, which is also the value of most cells in the paper's Table 2. The means of round r are sent when the
-    client next takes part: R rounds cost a client that takes part in all of them 40R − 20 bytes. A client that takes
-    part in fewer still receives the scalars of all rounds. ``payload_bytes`` counts tensors only. Directions are
-    addressed by (seed, round, step), known from the configuration and the message's header, and cost nothing, like
-    digests; the paper also sends seeds.
+    **Bytes.** A round costs each client τP scalars up and their means down, 4 bytes each in float32: 40 bytes for P = 5
+    and τ = 1, as in most cells of the paper's Table 2. A client receives the means of round r when it next takes part:
+    R rounds cost a client that takes part in all of them 40R − 20 bytes. A client that takes part in fewer still
+    receives the scalars of all rounds. ``payload_bytes`` counts tensors only. Directions cost nothing, because seed,
+    round and step are known from the configuration and the message's header; the paper also sends seeds.
 
-    **Replay.** The log contains the last ``log_rounds`` rounds. The server knows the last round in which it accepted a
-    client's report, and sends the scalars since then. A client that is further behind, after a crash or lost reports,
-    sends its round and its model's digest. If the log contains that round with that digest, it receives the scalars
-    from there; otherwise (a round before the log, or another model) the whole state, which the ledger counts.
+    **Replay.** The log contains the last ``log_rounds`` rounds. The server sends the scalars since the last round in
+    which it accepted the client's report. A client that is further behind, after a crash or lost reports, sends its
+    round and its model's digest. If the log contains that round with that digest, the client receives the scalars from
+    there; otherwise it receives the whole state, which the ledger counts.
 
     **Digests.** Each broadcast contains the SHA-256 of the model at the start of the round. A client whose rebuilt
     model has another digest asks for the state; the server refuses a report with another digest.
@@ -172,10 +170,8 @@ class ScalarOnlyServer(Server):
         if given != wanted:
             raise MessageError(f"the report has {given} scalars, expected {wanted}")
         if report.values["digest"] != self.state.digest:
-            raise MessageError(
-                f"the digest of the client's model is {str(report.values['digest'])[:16]!r}…, "
-                f"but the server's is {self.state.digest[:16]!r}…"
-            )
+            theirs, ours = str(report.values["digest"])[:16], self.state.digest[:16]
+            raise MessageError(f"the digest of the client's model is {theirs!r}…, but the server's is {ours!r}…")
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
         """Line 16 (Alg. 2, lines 13 to 16): averages the scalars and moves the model by them."""
@@ -278,9 +274,9 @@ class ScalarOnlyClient(Client):
     def _reset(self) -> None:
         """Line 8: restores the model at the start of the round, and cancels a pending batch."""
         self.optimizer.cancel()
-        start, self.state.start = self.state.start, None
-        if start is not None:
-            self.optimizer.put_back(start)
+        if self.state.start is not None:
+            self.optimizer.put_back(self.state.start)
+            self.state.start = None
 
     def _report(self, phase: str) -> Mapping[str, Tensor]:
         if self.state.succeeded == 0:
@@ -300,18 +296,14 @@ class ScalarOnlyClient(Client):
                 replayed model has another digest.
         """
         rounds = self._rounds(message, message.round)
-        since, digest = int(message.values["since"]), str(message.values["digest"])
-        if not self.state.at >= since:
-            raise BehindError(
-                f"client {self.number}'s model is at round {self.state.at}, but the scalars begin with round {since}"
-            )
+        since, digest, at = int(message.values["since"]), str(message.values["digest"]), self.state.at
+        if at < since:
+            raise BehindError(f"client {self.number}'s model is at round {at}, the scalars begin with round {since}")
         self._follow(rounds, message.tensors["scalars"], message.round)
         if (own := self._digest()) != digest:
             self.state = replace(self.state, digest="")
-            raise BehindError(
-                f"client {self.number}'s model has digest {own[:16]!r}… at the start of round {self.state.at}, "
-                f"but the server's has {digest[:16]!r}…"
-            )
+            where = f"client {self.number}'s model of round {self.state.at}"
+            raise BehindError(f"{where} has digest {own[:16]!r}…, but the server's has {digest[:16]!r}…")
         self._begin(message.round)
 
     def _position(self) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
@@ -332,17 +324,11 @@ class ScalarOnlyClient(Client):
             if not {"since", "rounds", "until"} <= set(message.values) or "scalars" not in message.tensors:
                 raise MessageError("the message has neither a state nor scalars with their rounds")
             since, until = int(message.values["since"]), int(message.values["until"])
-            if since > self.state.at or until > message.round:
-                raise MessageError(
-                    f"the scalars are for rounds {since} to {until - 1}, but the model is at round {self.state.at}"
-                )
+            if since > (at := self.state.at) or until > message.round:
+                raise MessageError(f"the scalars are for rounds {since} to {until - 1}, the model is at round {at}")
             self._follow(self._rounds(message, until), message.tensors["scalars"], until)
-        if self._digest() != digest:
-            raise BehindError(
-                f"the digest of the rebuilt model is {self.state.digest[:16]!r}…, but the server's is {digest[:16]!r}…"
-            )
-
-    # Parts.
+        if (own := self._digest()) != digest:
+            raise BehindError(f"the digest of the rebuilt model is {own[:16]!r}…, but the server's is {digest[:16]!r}…")
 
     def _rounds(self, message: Broadcast, stop: int) -> list[int]:
         """Returns the rounds of a message's scalars, after checking their number."""
