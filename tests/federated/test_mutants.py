@@ -40,7 +40,7 @@ from tests.federated.mutants import (
     work,
 )
 
-COUNT = int(os.environ.get("MUTANTS", "16"))
+COUNT = int(os.environ.get("MUTANTS", "12"))
 FZOOS = {"num_features": 32, "initial_queries": 3, "active_queries": 2, "candidates": 8}
 CASES = {name: (name, FZOOS if name == "fzoos" else {}) for name in ALGORITHMS} | {
     "fedzo-monotone": ("fedzo", {"accept": "monotone"}),
@@ -166,7 +166,7 @@ def test_mutants_need_no_memory():
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20),) * 2)
-        attack(made, 3 * COUNT)
+        attack(made, COUNT)
 
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("the limit is set from Linux's /proc")
