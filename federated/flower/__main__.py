@@ -1,12 +1,9 @@
 """Flower's commands with safe defaults: ``python -m federated.flower COMMAND``.
 
-A command takes the arguments of Flower's own command and differs from it as follows:
-
-- Telemetry, the update check and installation of packages at run time are disabled.
-- Plain HTTP must be requested by ``--insecure`` and is accepted on this machine only.
-- ``run`` and ``supernode`` check the configuration before Flower receives it.
-- ``supernode`` counts the bytes exchanged with the SuperLink, for the ledger.
-- Programs that Flower starts are found beside this Python, and modules also in the current folder.
+A command takes the arguments of Flower's own command. Telemetry, the update check and installation of packages at run
+time are disabled. Plain HTTP must be requested by ``--insecure`` and is accepted on this machine only. ``run`` and
+``supernode`` check the configuration before Flower receives it, and ``supernode`` counts the bytes exchanged with the
+SuperLink. Flower finds programs beside this Python, and modules also in the current folder.
 """
 
 from __future__ import annotations

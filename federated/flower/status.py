@@ -25,9 +25,8 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 NAME, LOCK = "status.json", "status.lock"
-"""The state's file, and a file that the run's process keeps locked until it ends."""
+"""The state's file, and a file that is locked until the run's process ends, even if it is killed."""
 
-REQUIRED = {"state", "algorithm", "clients", "rounds", "round", "began", "said"}
 UNDER_WAY = ("connecting", "running")
 """States of a run that has not ended."""
 
@@ -35,7 +34,6 @@ UNDER_WAY = ("connecting", "running")
 class Status:
     """A context that writes a run's state when it changes, and at least every 30 s while clients are awaited.
 
-    The lock is released even if the run's process is killed, so that ``read`` can tell a killed run from a silent one.
     A file that cannot be written does not end the run.
 
     Args:
@@ -47,8 +45,8 @@ class Status:
     def __init__(self, folder: Path | None, config: RunConfig, rounds: int) -> None:
         self._path = None if folder is None else folder / NAME
         self._lock: BinaryIO | None = None
-        self._state: dict[str, Any] = {"state": "connecting", "algorithm": config.algorithm, "clients": config.clients}
-        self._state |= {"rounds": config.rounds, "round": rounds, "began": time.time()}
+        self._state: dict[str, Any] = {"state": "connecting", "round": rounds, "began": time.time()}
+        self._state |= {name: getattr(config, name) for name in ("algorithm", "clients", "rounds")}
 
     def __enter__(self) -> Status:
         if fcntl is not None and self._path is not None:
@@ -97,11 +95,10 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         killed = not _is_locked(folder / LOCK)
         state: dict[str, Any] = json.loads(path.read_bytes())
-        if missing := REQUIRED - state.keys():
-            raise KeyError(*missing)
-        state["said"] = float(state["said"])
+        state |= {name: float(state[name]) for name in ("began", "said")}
         if state["state"] in UNDER_WAY and killed:
             state |= {"state": f"killed in round {state['round'] + 1}", "waiting": ""}
+        text(state, state["said"])  # raises an error if an entry is missing
         return state
     except FileNotFoundError:
         raise ValueError(
