@@ -79,7 +79,7 @@ def command(flowers: str, operand: str, example: str, *options: str, config: Any
             parts.append(f"keys of the configuration, with their defaults:\n  {listed}")
             parts.append(f"python -m pydoc {config.__module__}.{config.__name__} describes them.")
         parts += [f"Other arguments are Flower's: {flowers} --help lists them."] * bool(flowers)
-        texts = {"help": text.splitlines()[0], "description": text, "epilog": "\n\n".join(parts)}
+        texts: dict[str, Any] = {"help": text.splitlines()[0], "description": text, "epilog": "\n\n".join(parts)}
         prog, raw = f"{PROGRAM} {name} {operand}".strip(), argparse.RawTextHelpFormatter
         made = COMMANDS.add_parser(name, prog=prog, formatter_class=raw, allow_abbrev=False, **texts)
         for flags in options:

@@ -39,7 +39,8 @@ class ClientState:
     def with_sent(self, message: Broadcast) -> ClientState:
         """Returns the state with x and w updated from a message."""
         sent: dict[str, Any] = {name: message.tensors[name] for name in ("x", "w") if name in message.tensors}
-        return replace(self, **sent, **{f"{name}_version": message.values[f"{name}_version"] for name in sent})
+        versions: dict[str, Any] = {f"{name}_version": message.values[f"{name}_version"] for name in sent}
+        return replace(self, **sent, **versions)
 
     def model(self, versions: Mapping[str, Plain]) -> Tensor:
         """Returns x; ``BehindError`` if x or w does not have the version that a message requires."""
