@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -136,12 +137,9 @@ class WorkerPool:
     def close(self) -> None:
         """See ``ClientHost.close``; the workers end."""
         for link in self._links:
-            try:
+            with suppress(OSError):
                 link.send_bytes(pickle.dumps(None))
-            except (BrokenPipeError, OSError):
-                continue
-            finally:
-                link.close()
+            link.close()
         for process in self._processes:
             process.join(timeout=5.0)
             if process.is_alive():
@@ -198,7 +196,7 @@ class WorkerPool:
         data = _picklable((name, arguments))
         try:
             self._links[worker].send_bytes(data)
-        except (BrokenPipeError, OSError):
+        except OSError:
             raise WorkerError(f"worker {worker} has ended") from None
         self._unread[worker] += 1
 
