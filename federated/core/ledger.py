@@ -18,7 +18,7 @@ from federated.core.messages import plain
 from optimizers.core.archive import load_archive, save_archive
 from optimizers.core.display import axes_or_new, import_pandas, mark_failures
 from optimizers.core.files import replacing
-from optimizers.core.options import check_integer
+from optimizers.core.options import check_choice, check_integer
 
 if TYPE_CHECKING:
     import pandas
@@ -186,7 +186,7 @@ class Ledger:
             ax: the axes; None creates a figure and does not change pyplot's current one.
             against: ``"rounds"``, ``"queries"`` or ``"bytes"``.
         """
-        check_against(against)
+        check_choice("against", against, AGAINST)
         rounds, of_round = np.unique(self._column("round"), return_inverse=True)
         queries, *payload = (self._sums(name, of_round) for name in ("queries", "payload_up", "payload_down"))
         costs = {"queries": queries, "bytes": np.sum(payload, axis=0)}
@@ -324,12 +324,6 @@ def plot_costs(
     mark_failures(ax, failed, "rounds with failures")
     ax.set(xlabel=AGAINST[against], ylabel=texts["ylabel"])
     return ax
-
-
-def check_against(against: str) -> None:
-    """Raises ``ValueError`` for an unknown horizontal axis."""
-    if against not in AGAINST:
-        raise ValueError(f"against must be one of {', '.join(map(repr, AGAINST))}, got {against!r}")
 
 
 def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scipy.optimize import OptimizeResult
 
-from federated.core.ledger import Ledger, check_against, plot_costs
+from federated.core.ledger import AGAINST, Ledger, plot_costs
 from federated.engine.federation import History, RoundRecord
 from optimizers.core.archive import load_archive, save_archive
 from optimizers.core.display import import_pandas, in_one_line
+from optimizers.core.options import check_choice
 
 if TYPE_CHECKING:
     import pandas
@@ -79,7 +80,7 @@ class FederatedResult(OptimizeResult):
         Raises:
             ValueError: if ``against`` has another value, or the run had no ``fun``.
         """
-        check_against(against)
+        check_choice("against", against, AGAINST)
         values = [record.fun for record in self.history]
         if all(map(math.isnan, values)):
             raise ValueError("there are no values to plot: simulate was not given the global function, fun")
