@@ -160,7 +160,7 @@ def test_bounds_and_prox_hold():
     assert float(x.sum()) == pytest.approx(1.0, abs=1e-12) and bool((x >= 0).all())
     heavy = simulate("fedzo", clients(), X0, rounds=30, local_steps=4, prox=L1(50.0), update_rule=sgd).x
     assert torch.equal(heavy, torch.zeros_like(heavy))
-    with pytest.raises(ValueError, match="convex hull"):
+    with pytest.raises(ValueError, match="at most 1"):
         simulate("fedzo", clients(), X0, rounds=1, prox=L1(1.0), server_rate=2.0)
     with pytest.raises(ValueError, match="separable"):
         simulate("fedzo", clients(), X0, rounds=1, prox=Simplex(), bounds=box)
