@@ -131,7 +131,7 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="not given the global function"):
         result.plot()
     for shown in (result, result.ledger):
-        with pytest.raises(ValueError, match="against must .*got 'seconds'.*bytes, queries, rounds"):
+        with pytest.raises(ValueError, match=r"against must .*got 'seconds'.*bytes, queries, rounds"):
             shown.plot(against="seconds")
     assert result.ledger.plot(Figure().add_subplot(), "queries").lines
     assert Ledger().plot(Figure().add_subplot()).lines
