@@ -118,8 +118,7 @@ class Optimizer(MethodTools):
         check_run(max_queries, seed, target, stagnation, max_failures, confine_queries=confine_queries, **kept)
         check_prox(prox, bounds is not None, rescale)
         space = bounds if isinstance(bounds, Space) else None
-        if space is not None:
-            x = self._in_space(space, x, prox)
+        x = x if space is None else self._in_space(space, x, prox)
         self.max_queries, self.seed, self.target = int(max_queries), int(seed), target
         self.stagnation, self.max_failures, self.confine_queries = stagnation, max_failures, bool(confine_queries)
         self.track_best, self.store_points, self.store_values = map(bool, kept.values())
@@ -141,15 +140,7 @@ class Optimizer(MethodTools):
         self.history = None if given is None else given.digest()
         self.history_size = 0 if given is None else len(given.X)
         data = None if given is None else self._taken(given)
-        if x0 is None:
-            closest = None if self._feasibility is None else self._feasibility.x
-            found = [point for point in (self._record.best_x, closest) if point is not None]
-            self._opens = not found
-            x = found[0] if found else x
-            if self._opens and (self.domain is None or not bool(torch.isfinite(box[1] - box[0]).all())):
-                raise ValueError(
-                    "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
-                )
+        x = self._best_given(x) if x0 is None else x
         self.x0, self._x = x if track_best else x.new_empty(0), self._to_search(x)
         self._start()
         if data is not None:
@@ -160,6 +151,17 @@ class Optimizer(MethodTools):
                 f"{type(self).__name__} needs at least {needed} queries for its first batch in "
                 f"{self.dimension} dimensions, got max_queries={self.max_queries}"
             )
+
+    def _best_given(self, x: Tensor) -> Tensor:
+        """The best evaluation of the history, at which a run without x0 begins, or x where a design must come first."""
+        closest = None if self._feasibility is None else self._feasibility.x
+        found = [point for point in (self._record.best_x, closest) if point is not None]
+        self._opens, box = not found, self.domain
+        if self._opens and (box is None or not bool(torch.isfinite(box.upper - box.lower).all())):
+            raise ValueError(
+                "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
+            )
+        return found[0] if found else x
 
     def _in_space(self, space: Space, x: Tensor, prox: ProxLike | None) -> Tensor:
         """x0 with integers rounded; raises ``ValueError`` if the method or the prox does not go with the space."""
