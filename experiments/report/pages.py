@@ -13,6 +13,7 @@ from pathlib import Path
 from experiments import registry
 from experiments.harness.experiment import PAPERS, counted, in_words
 from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, STATUSES
+from experiments.report import real_data
 from experiments.report.entries import Entry, read_all, tallies
 from experiments.report.guide import TITLE, guide
 from experiments.report.markdown import page, table, text
@@ -23,6 +24,7 @@ from experiments.running.results import ResultsError
 
 INDEX = "index.md"
 GUIDE = "which-method.md"
+REAL_DATA = "real-data.md"
 MARKS = ("<!-- reproduced -->\n", "<!-- /reproduced -->")
 """The lines around the counts of each paper in a text."""
 
@@ -41,9 +43,11 @@ def build(folder: Path) -> tuple[dict[str, str], list[str]]:
     pages = {f"{paper}.md": _paper(paper, own) for paper, own in by_paper(entries).items()}
     if advice := guide(entries):
         pages[GUIDE] = advice
+    if compared := real_data.comparison(folder, entries):
+        pages[REAL_DATA] = compared
     further = [path for path in sorted(folder.glob("*.md")) if path.name not in (*pages, INDEX)]
     heads = [path.read_text(encoding="utf-8").partition("\n")[0] for path in further]
-    links = [f"[{TITLE}]({GUIDE})"] * bool(advice)
+    links = [f"[{TITLE}]({GUIDE})"] * bool(advice) + [f"[{real_data.TITLE}]({REAL_DATA})"] * bool(compared)
     links += [f"[{head.lstrip('# ')}]({path.name})" for head, path in zip(heads, further, strict=True)]
     return {INDEX: _index(entries, links), **pages}, wrong
 

@@ -15,8 +15,8 @@ from PIL import Image
 from experiments import registry
 from experiments.harness.experiment import paper_of
 from experiments.harness.records import to_csv
-from experiments.harness.verdicts import Table, with_sd
-from experiments.report import markdown, pages
+from experiments.harness.verdicts import DIFFERS, Table, with_sd
+from experiments.report import entries, markdown, pages, real_data
 from experiments.report.publish import publish, settings_of
 from experiments.report.summary import SUMMARIES
 from experiments.running import results
@@ -276,3 +276,33 @@ def test_the_committed_verdicts_follow_from_the_committed_records():
             assert (verdict.claim, verdict.status, verdict.seeds) == (kept.claim, kept.status, kept.seeds)
             assert verdict.estimate == pytest.approx(kept.estimate, rel=1e-9, abs=1e-12)
             assert verdict.interval == pytest.approx(kept.interval, rel=1e-9, abs=1e-12)
+
+
+def test_a_run_on_real_data_is_counted_apart_and_records_no_path(tmp_path, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Settings(toy.Settings):
+        data: str = ""
+
+    def differs(settings):
+        return f"{len(list(Path(settings.data, 'mnist').iterdir()))} of 7 images"
+
+    experiment = dataclasses.replace(FULL, scales={"paper": Settings()}, data=("mnist",), differs=differs)
+    monkeypatch.setattr(toy, "EXPERIMENT", experiment)
+    monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
+    (tmp_path / "secret" / "mnist").mkdir(parents=True)
+    (tmp_path / "secret" / "mnist" / "image").touch()
+    out, target = tmp_path / "run", tmp_path / "published"
+    run_experiments(["toy-fig1"], out, jobs=1, show_progress=False, data=tmp_path / "secret")
+    publish(out, target)
+    (entry,), _ = entries.read_all(target)
+    (verdict,) = entry.verdicts
+    assert (verdict.differs, verdict.stand_in, entry.facts["settings"]["data"]) == ("1 of 7 images", "", "DIR")
+    assert verdict.said() == "reproduced on the paper's data, other model or size"
+    assert entry.facts["command"].endswith("--data DIR") and entries.tallies([entry]) == {DIFFERS: {"reproduced": 1}}
+    first = {"experiment": "toy-fig1", "claim": verdict.claim, "status": "partly", "held": 1, "settings": 2}
+    (target / real_data.FIRST).write_text(json.dumps([first | {"scale": "quick", "seeds": 2}]))
+    publish(target, target)
+    line = (target / pages.REAL_DATA).read_text().splitlines()[-1]
+    assert line.endswith("| partly, in 1 of 2 | quick, 2 seeds | **reproduced** | paper, 3 seeds | 1 of 7 images |")
+    for path in target.iterdir():
+        assert b"secret" not in path.read_bytes(), path

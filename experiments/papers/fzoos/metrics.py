@@ -21,6 +21,11 @@ ours.
 
 If the data are samples of Covertype, the class-balanced sample is added to the natural one, because clients with two
 rare classes need more rows than the natural sample has; rare classes are therefore more frequent than in Covertype.
+
+On Covertype FZooS with γ = 1/t ends behind finite differences, at equal queries too. FZooS with the adaptive γ, a
+control, differs from it in γ alone and ends level with them at equal queries. So the correction along the averaged
+Fourier surrogates loses, which γ = 1/t applies at full length in the first step of a round; the gradients of the
+clients' own surrogates do not lose.
 """
 
 from __future__ import annotations
