@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.bounds import search_width
 from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_choice, check_integer, optional, positive, positive_integer
 from optimizers.designs import local_cloud
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.bayesian.unit_box import UnitBox
-from optimizers.methods.zord.initial_data import search_lengths
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
@@ -119,7 +119,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         x0: initial point, shape ``d``.
         initial_points: queries of the initial design; None: 10, or none with a history or without x0.
         design: ``"local"``, normal directions around x0 of the given radius, or ``"latin_hypercube"`` of the box.
-        radius: of the local design (root mean square distance), search units; None: see ``search_lengths``.
+        radius: of the local design (root mean square distance), search units; None: 0.03 of a finite box's
+            mean side, otherwise 0.1.
         start: where an iteration starts: the best point (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
         queries_per_step: queries of an iteration, which begins when all are told.
         reset_after: iterations without gain, not counting active queries, after which the rule is reset (ZoRD's code:
@@ -197,7 +198,9 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return self._to_user(self.trajectory.X), self.trajectory.y.clone()
 
     def _start(self) -> None:
-        self.width, self.local_radius = search_lengths(self.domain, self.radius)
+        width = search_width(self.domain)
+        self.local_radius = self.radius or (0.1 if width is None else 0.03 * width)
+        self.width = 10.0 * self.local_radius if width is None else width
 
     def _begin(self, surrogate: S) -> None:
         """Starts with an empty surrogate."""
