@@ -70,6 +70,7 @@ BENCHMARKS = {
     "federation": "experiments.benchmarks.federation",
     "problems": "experiments.benchmarks.problems.command",
     "trust-region": "experiments.benchmarks.trust_region",
+    "least-squares": "experiments.benchmarks.least_squares",
     "history": "experiments.benchmarks.history",
     "constraints": "experiments.benchmarks.constraints",
 }

@@ -26,6 +26,7 @@ from optimizers.estimators.prior_guided import PriorGuidedDifferences
 from optimizers.estimators.search_gradient import SearchGradient
 from optimizers.evaluation import Evaluator, FailedQueryError
 from optimizers.first_order import FirstOrder
+from optimizers.least_squares import least_squares
 from optimizers.methods.bayesian.cobbo import CobBO
 from optimizers.methods.bayesian.turbo import TuRBO
 from optimizers.methods.evolution_strategies import ES
@@ -105,6 +106,7 @@ __all__ = [
     "ZoRD",
     "compare",
     "latin_hypercube",
+    "least_squares",
     "local_cloud",
     "minimize",
     "run",

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "integrality": "pass bounds=Space(bounds, integrality=...)",
     "in_place": "it is an option of the methods 'hiso' and 'decomfl'",
     "log": "pass bounds=Space(bounds, log=...)",
+    "max_nfev": "max_queries is the budget",
     "maxfev": "max_queries is the budget",
     "maxfun": "max_queries is the budget",
     "maxiter": "max_queries is the budget",
@@ -157,6 +158,8 @@ def minimize(
         groups = tuple(group for group in parse_constraints(constraints) if not group.known)
         objective = ConstrainedObjective(fun, groups, batched) if groups and callable(fun) else fun
         options["constraints"] = constraints
+    if (residuals := options.get("residuals")) is not None and callable(fun):
+        objective = ConstrainedObjective(fun, (), batched, residuals.cost)
     if history is not None:
         options["history"] = history
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)

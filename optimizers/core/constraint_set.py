@@ -170,7 +170,7 @@ class ConstraintSet:
                 for group, size in zip(self.evaluated, found, strict=True):
                     check_size(group, size)
                 if sizes is not None and found != sizes:
-                    raise InvalidValueError(f"the constraints have {found} components, before they had {sizes}")
+                    raise InvalidValueError(f"a query gave {found} values besides f, and before {sizes}")
                 sizes = found
             parsed.append(parts)
         width = 1 + sum(sizes or ())

@@ -184,11 +184,13 @@ class ConstrainedObjective:
         fun: the objective, which returns f, or (f, c) for ``ReturnedConstraints``.
         groups: the constraints that are evaluated.
         batched: whether ``fun`` takes ``q x d`` points; constraints get one point at a time.
+        cost: f as a function of residuals r, which ``fun`` then returns: a row is (f, r), and there are no groups.
     """
 
     fun: Callable[[Any], Any]
     groups: tuple[Group, ...]
     batched: bool = False
+    cost: Callable[[np.ndarray], float] | None = None
 
     def __post_init__(self) -> None:
         """A checkpoint knows a function by its name, and this one by that of the objective."""
@@ -218,6 +220,9 @@ class ConstrainedObjective:
         return [self._row(value, row) for value, row in zip(values, parts, strict=True)]
 
     def _row(self, value: Any, parts: list[Any]) -> list[Any]:
+        if self.cost is not None:
+            r = as_numbers(value)
+            return [self.cost(np.array(r)), r]
         if None not in parts:
             return [_one(value), *parts]
         flat = [v for part in value for v in as_numbers(part)] if isinstance(value, list | tuple) else as_numbers(value)

@@ -145,6 +145,10 @@ class MethodTools(ABC):
         """The multiplier of each component of a method's constraints at x, shape ``m``; None: not known."""
         return None
 
+    def _described(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The entries of a result, to which a method may add its own."""
+        return found
+
     def _state(self) -> dict[str, Any]:
         return {} if self.state is None else save_fields(self.state)
 

@@ -491,7 +491,7 @@ class Optimizer(MethodTools):
             found = self._feasibility.described(found, *told)
         if (domain := self.domain) is not None and domain.space is not None and domain.space.names is not None:
             found["params"] = domain.space.named(found["x"])
-        return Result(found)
+        return Result(self._described(found))
 
     def state_dict(self) -> dict[str, Any]:
         """The state that determines the rest of the run: tensors and plain values that ``torch.save`` takes.

@@ -105,6 +105,17 @@ class ColumnsModel:
         H[np.diag_indices_from(H)] += shift
         return H
 
+    def weighted_hessian_at(self, weights: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Computes Σⱼ wⱼ ∇²μⱼ at a point, ``d x d``, for weights of shape ``m``."""
+        beta, prior = self._alpha @ weights, self._prior
+        # The bracket is a sum over the points and, with the opposite weight, the pin.
+        W = np.concatenate([self._U, np.zeros((1, len(v)))]) - v
+        s = prior.rate * np.sqrt((W**2).sum(1))
+        decay = np.append(beta, -beta.sum()) * (self._a * prior.curvature) * np.exp(-s)
+        H = prior.quadratic * (self._U * beta[:, None]).T @ self._U + (W * decay[:, None]).T @ W * prior.rate**2
+        H[np.diag_indices_from(H)] += self._shared @ weights - decay @ (1.0 + s)
+        return H
+
     def deviation(self, v: np.ndarray) -> tuple[float, np.ndarray]:
         """The posterior standard deviation at a point for σ = 1, and its gradient, shape ``d``.
 

@@ -82,6 +82,13 @@ class Conditioned:
         own = cast(Tensor, pinned_blocks(prior, a, z[None], z[None], mixed=True).mixed)
         return own[0, 0] - white.mT @ white
 
+    def noise_shares(self) -> Tensor:
+        """The posterior variances of the noise in the values and, last, in the pin's, over s², shape ``n + 1``."""
+        inverse_factor = self.white(torch.eye(len(self.U), dtype=self.U.dtype))
+        columns = torch.cat([inverse_factor, inverse_factor.sum(1, keepdim=True)], dim=1)
+        weights = torch.ones(columns.shape[1], dtype=self.U.dtype) if self.weights is None else self.weights
+        return weights * (1.0 - self.params.noise * weights * columns.square().sum(0)).clamp_min(0.0)
+
     def gains(self, candidates: Tensor, z: Tensor, map: Tensor, least: float = 1e-9) -> Tensor:
         """How much f's value at each candidate lowers tr cov ∇f(z), for the gradient in s with u = map s; shape ``m``.
 
@@ -225,7 +232,7 @@ class ShapeSearch:
             best = loud[1] if loud[0] < loss - self.evidence else best
         return best
 
-    def excess(self, data: PinnedData, params: Hyperparameters) -> float:
+    def excess(self, data: Likelihood, params: Hyperparameters) -> float:
         """The rise of −2 log marginal likelihood if the noise is taken away and a is fitted again."""
         return self._searched(data, Hyperparameters(), self.first, 10.0)[0] - data.loss(params)
 
@@ -284,12 +291,8 @@ class PinnedModel:
         Returns:
             Two tensors of shape ``n + 1``.
         """
-        inverse_factor = self.given.white(torch.eye(len(self._alpha), dtype=self._alpha.dtype))
-        columns = torch.cat([inverse_factor, inverse_factor.sum(1, keepdim=True)], dim=1)
-        weights = self._noise_weights
-        left = (1.0 - self.params.noise * weights * columns.square().sum(0)).clamp_min(0.0)
-        means = self.data.unit * self.params.noise * weights * self._weights
-        return means, (self.noise * weights * left).sqrt()
+        means = self.data.unit * self.params.noise * self._noise_weights * self._weights
+        return means, (self.noise * self.given.noise_shares()).sqrt()
 
     @property
     def _noise_weights(self) -> Tensor:

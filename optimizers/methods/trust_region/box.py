@@ -84,6 +84,13 @@ class FreeBox:
         unit[free] *= self.scale.numpy()
         return x, free, unit, upper
 
+    def user_slopes(self, point: Tensor, slopes: Tensor) -> Tensor:
+        """Derivatives in free variables at a point, ``m x d_free``, in user units, ``m x d``; 0 for other variables."""
+        _, free, unit, _ = self.user_geometry(point)
+        found = slopes.new_zeros(len(slopes), len(unit))
+        found[:, free] = slopes / torch.from_numpy(unit[free])
+        return found
+
     def rounded(self, points: Tensor) -> Tensor:
         """The free variables of points as the run's dtype has them, inside the box, ``q x d_free``."""
         return self.part(self.whole(points))

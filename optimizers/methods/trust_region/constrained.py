@@ -212,7 +212,7 @@ class ConstraintModels:
                     given = Conditioned.on(given.prior, torch.cat([given.U, V[mask]]), params)
                     values = torch.cat([values, more[mask][:, columns]])
                 elif params != given.params:
-                    given = Conditioned.on(given.prior, given.U, params, pinned.data.parts)
+                    given = Conditioned.on(given.prior, given.U, params)
             except NotPositiveDefiniteError:
                 pass  # the factor of f is used
             parts.append((np.array(columns), ColumnsModel(given, values)))

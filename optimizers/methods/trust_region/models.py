@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from optimizers.core.residuals import Loss
 from optimizers.core.result import Estimate
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
@@ -19,6 +20,7 @@ from optimizers.methods.trust_region.constrained_model import ConstrainedModel
 from optimizers.methods.trust_region.local_model import CompositeModel, LocalModel
 from optimizers.methods.trust_region.plans import Step
 from optimizers.methods.trust_region.region_model import RegionModel
+from optimizers.methods.trust_region.residuals import ResidualData, ResidualModel
 from optimizers.methods.trust_region.rules import TrustRegionRules
 from optimizers.methods.trust_region.state import ConstraintData, TrustRegionState
 from optimizers.prox import Prox
@@ -64,6 +66,7 @@ class ModelBuilder:
         psi: ψ and its prox, or None.
         constraints: the constraints, or None.
         random: returns the random numbers of a stream at the present batch.
+        loss: the loss of residuals, which the state holds like constraints, or None.
     """
 
     def __init__(
@@ -75,9 +78,10 @@ class ModelBuilder:
         psi: Prox | None,
         constraints: ConstraintModels | None,
         random: Callable[[int], np.random.Generator],
+        loss: Loss | None = None,
     ) -> None:
         self.box, self.rules, self.noise, self.psi, self._given = box, rules, noise, psi, window is not None
-        self.constraints, self.random = constraints, random
+        self.constraints, self.random, self.loss = constraints, random, loss
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
         self.size = window or (min(number, limit) if box.d > 1 else ONE_VARIABLE)
@@ -193,7 +197,7 @@ class ModelBuilder:
             region = self._region_model(state, center, numbers, rows, due)
         except NotPositiveDefiniteError:
             return None
-        if self.constraints is not None and state.constraints is not None:
+        if self.constraints is not None and state.constraints is not None and self.loss is None:
             constrained = self.constraints.model(state, region, numbers, center)
             return LocalModel(numbers, constrained.merits(state.constraints.values[numbers]), region, constrained)
         means, composite = region.unit * region.pinned.means(), None
@@ -220,13 +224,16 @@ class ModelBuilder:
         )
         places = coordinates(fit.basis, rows)
 
-        def scaled(metric: Tensor) -> tuple[PinnedData, Tensor]:
+        def scaled(metric: Tensor) -> tuple[PinnedData | ResidualData, Tensor]:
             U = places @ metric.mT
             R = U.square().sum(1).mean().sqrt()
+            if self.loss is not None and state.constraints is not None:
+                r = state.constraints.values
+                return ResidualData(self.loss, rule.prior, U / R, r[numbers] - r[center], r[center], unit), metric / R
             return rule.data(U / R, heights, variance, weights), metric / R
 
         def fitted(start: Hyperparameters | None, noisy: bool | None) -> Hyperparameters:
-            if self.constraints is None:
+            if self.constraints is None or isinstance(data, ResidualData):
                 return rule.search.fitted(data, start, noisy)
             return self.constraints.fitted(state, data, rule.search, start, noisy, numbers, center)
 
@@ -235,11 +242,13 @@ class ModelBuilder:
         if due:
             first = RegionModel(data.model(params), map, unit, fit.basis, outside)
             hessian = first.hessian
-            if self.constraints is not None:
+            if self.constraints is not None and self.loss is None:
                 hessian = self.constraints.model(state, first, numbers, center).hessian()
             metric = rule.metric(hessian)
             data, map = scaled(metric)
-            params = fitted(params, None if run.noisy is None else run.smoothing)
+            # As many points as there are variables determine any linear residuals, and say nothing of noise.
+            undecided = run.noisy is None and (self.loss is None or len(numbers) > self.box.d + 1)
+            params = fitted(params, None if undecided else run.smoothing)
         region = RegionModel(data.model(params), map, unit, fit.basis, outside)
         if due:
             fit.metric, fit.params, fit.fitted_at = metric, params, len(values)
@@ -247,7 +256,7 @@ class ModelBuilder:
 
     def prepare(self, state: TrustRegionState) -> None:
         """Sets the units and the price of the constraints by the queries near the center."""
-        if self.constraints is None or state.constraints is None:
+        if self.constraints is None or state.constraints is None or self.loss is not None:
             return
         run = state.run
         known = run.run_start <= run.center_index < len(state.data.values)
@@ -263,6 +272,26 @@ class ModelBuilder:
             delta: the first radius. Queries too near to the center to tell differences of f from rounding are left out.
             slack: the distances from their bounds at which constraints bind, shape ``m``.
         """
+        refitted, model = self._refitted(state, at, delta)
+        if model is None or not isinstance(model.composite, ConstrainedModel):
+            return None
+        return model.composite.multipliers(refitted.data.points[model.numbers], slack)
+
+    def residuals(self, state: TrustRegionState, at: Tensor, delta: float) -> tuple[Tensor, Tensor | None]:
+        """The residuals expected at the query nearest to a point, shape ``m``, and their Jacobian, ``m x d``.
+
+        The Jacobian is in user units, and 0 for a variable that is not searched; it is None without a model.
+        """
+        refitted, model = self._refitted(state, at, delta)
+        if model is None or not isinstance(model.region.pinned, ResidualModel):
+            return cast(ConstraintData, refitted.constraints).values[refitted.run.center_index], None
+        r, slopes = model.region.pinned.at_pin()
+        return r, self.box.user_slopes(at, (slopes @ model.region.map)[:, :-1] @ model.region.basis)
+
+    def _refitted(
+        self, state: TrustRegionState, at: Tensor, delta: float
+    ) -> tuple[TrustRegionState, LocalModel | None]:
+        """A model about the query nearest to a point, with the state that holds its queries."""
         state, data, known = state.copied(), state.data, cast(ConstraintData, state.constraints)
         distances = torch.linalg.vector_norm(data.points - at, dim=1)
         kept = distances > APART * delta
@@ -270,11 +299,8 @@ class ModelBuilder:
         state.data = data.rows(kept)
         state.constraints, state.fit.params = replace(known, values=known.values[kept]), None
         state.run.noisy = state.run.smoothing = bool(state.run.noisy)  # ripples are followed
-        center = int(kept[:center].sum())
-        model = self.model(state, center)
-        if model is None or not isinstance(model.composite, ConstrainedModel):
-            return None
-        return model.composite.multipliers(state.data.points[model.numbers], slack)
+        state.center_at(int(kept[:center].sum()))
+        return state, self.model(state, state.run.center_index)
 
     def _composite(self, region: RegionModel, center: Tensor, psi: Prox) -> CompositeModel:
         """The model of f + ψ, for ψ and its prox of steps from the center."""

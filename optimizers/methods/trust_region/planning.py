@@ -51,7 +51,7 @@ class Planner:
     def design(self, state: TrustRegionState, center: Tensor, delta: float) -> Tensor:
         """The points of a design about a center, the first of them."""
         box, rule = self.models.box, self.models.rules.design
-        few = self.models.constraints is None and box.d <= rule.directions
+        few = self.models.loss is not None or (self.models.constraints is None and box.d <= rule.directions)
         random = None if few or self._has_both_sides() else self.models.random(3)
         return self._allowed(state, rule.points(box, center, delta, random))
 
@@ -117,7 +117,7 @@ class Planner:
                 return Design(points, begins=False)
         while True:
             center = models.center(state)
-            if models.constraints is not None:
+            if models.constraints is not None and models.loss is None:
                 models.constraints.widen(state, center)
             model = models.model(state, center)
             if run.smoothing and model is not None:
@@ -181,7 +181,9 @@ class Planner:
                     return self._grown(state, model, before) or self._restart(state)
                 region = replace(region, delta=run.radius.delta)
                 # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.
-                if length > region.delta or region.half_space is not None:
+                # Residuals that vary too much for the model leave no decrease at the larger radius.
+                lost = self.models.loss is not None and not mean < 0.0
+                if length > region.delta or region.half_space is not None or lost:
                     step, mean = Lattice(model, box, run.center, region).step(rules.model.newton)
             failed = at_rho = False  # the failure has been dealt with
 

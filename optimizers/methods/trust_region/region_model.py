@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from optimizers.methods.trust_region.residuals import ResidualModel
 from optimizers.methods.trust_region.rules import ExplorationRule, GeometryRule
 from optimizers.subproblems.composite import Quadratic
 from optimizers.subproblems.region import Region
@@ -18,14 +19,16 @@ class RegionModel:
     """The posterior of f(x_b + s) − f(x_b) by a ``PinnedModel`` of u = A c/R, for coordinates c of s.
 
     Args:
-        pinned: the model of u.
+        pinned: the model of u, of f itself or of residuals whose cost f is.
         map: A/R, ``k + 1 x k + 1``.
         unit: what the value 1 of the model is in f's units.
         basis: B of ``optimizers.subproblems.span``, ``k x d``.
         outside: a unit vector orthogonal to the span, shape ``d``; None where the span is of all variables.
     """
 
-    def __init__(self, pinned: PinnedModel, map: Tensor, unit: float, basis: Tensor, outside: Tensor | None) -> None:
+    def __init__(
+        self, pinned: PinnedModel | ResidualModel, map: Tensor, unit: float, basis: Tensor, outside: Tensor | None
+    ) -> None:
         self.pinned, self.map, self.unit, self.basis, self.outside = pinned, map, unit, basis, outside
         g, H = pinned.derivatives(torch.zeros(len(map), dtype=map.dtype))
         self.gradient, self.hessian = map.mT @ g, map.mT @ H @ map

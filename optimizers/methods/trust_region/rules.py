@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.residuals import ResidualModel
 from optimizers.methods.trust_region.scales import ScaleRule
 from optimizers.methods.trust_region.state import Radius
 from optimizers.subproblems.region import NEWTON, HalfSpace, separating_plane
@@ -75,7 +76,7 @@ class RadiusRule:
     """Powell's rules of two radii: Δ bounds a step, ρ ≤ Δ is the scale of the search.
 
     Attributes:
-        initial: the first Δ in units of the box's least side; where a side is infinite, at most 1.
+        initial: the first Δ in units of the box's least side.
         growth: the largest Δ relative to the first, if a side is infinite. In a finite box it is half the largest side.
         alike: for d above this, the first and the largest Δ in a finite box are multiplied by √(d/alike), because
             distances in a box grow with √d.
@@ -83,6 +84,8 @@ class RadiusRule:
         poor: the ratio up to which Δ does not grow.
         short: a step under this share of ρ is too short for a query.
         finest: the ρ that ends a run, in units of the first radius (with a box: 1e-8 of its least side).
+        cap: the largest first Δ where a side is infinite.
+        expansion: Δ after a good step, in units of the step's length.
     """
 
     initial: float = 0.2
@@ -92,12 +95,14 @@ class RadiusRule:
     poor: float = 0.7
     short: float = 0.5
     finest: float = 5e-8
+    cap: float = 1.0
+    expansion: float = 2.0
 
     def first(self, box: FreeBox, center: Tensor, given: float | None) -> Radius:
         """Computes the initial radii, from ``given`` if it is set; Δ is at least the dtype's resolution."""
         bounded = bool(torch.isfinite(box.sides).all())
         wider = max(1.0, math.sqrt(box.d / self.alike)) if bounded else 1.0
-        delta = given or min(wider * self.initial * float(box.sides.min()), math.inf if bounded else 1.0)
+        delta = given or min(wider * self.initial * float(box.sides.min()), math.inf if bounded else self.cap)
         delta = max(delta, box.resolution(center))
         largest = wider * 0.5 * float(box.sides.max()) if bounded else self.growth * delta
         return self.begun(min(delta, largest), largest)
@@ -110,7 +115,7 @@ class RadiusRule:
         """The radii after a step.
 
         Where the ratio is at most ``failed``, Δ ← Δ/2; where it is at most ``poor``, Δ ← max(Δ/2, ‖s‖); else
-        Δ ← max(Δ, 2‖s‖), up to the largest. Δ is at least ρ.
+        Δ ← max(Δ, ``expansion`` ‖s‖), up to the largest. Δ is at least ρ.
 
         Args:
             radius: the radii before.
@@ -126,7 +131,7 @@ class RadiusRule:
         elif ratio <= self.poor:
             delta = max(0.5 * radius.delta, length)
         else:
-            delta = min(max(radius.delta, 2.0 * length), radius.largest)
+            delta = min(max(radius.delta, self.expansion * length), radius.largest)
         return replace(radius, delta=max(delta, radius.rho))
 
     def lowered(self, radius: Radius) -> Radius:
@@ -217,6 +222,7 @@ class NoiseRule:
     """When the model smooths over noise, or over ripples of an exact function that look like noise.
 
     Attributes:
+        ripples: 1 if the model smooths over ripples of exact values, 0 if it follows them.
         early: during this many queries a variable smoothing goes on after ρ has reached the scale of the ripples, while
             values are much less likely without noise.
         seen: the mean's change over a step must exceed this many noise standard deviations to count as visible.
@@ -225,6 +231,7 @@ class NoiseRule:
         needed: noise is needed if removing it raises −2 log likelihood by more than this per value.
     """
 
+    ripples: float = 1
     early: float = 10
     seen: float = 1.0
     needed: float = 0.2
@@ -232,14 +239,14 @@ class NoiseRule:
 
     def smooths(self, noisy: bool | None) -> bool:
         """Whether the model has noise: if it is known whether values are noisy; for exact ones it is ripples."""
-        return noisy is not None
+        return bool(noisy) or (noisy is not None and self.ripples > 0)
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:
         """Whether the mean changes over a length by more than the noise: ½ mean|λ| length² > seen √variance."""
         curvature = float(torch.linalg.eigvalsh(hessian).abs().mean())
         return 0.5 * curvature * length**2 > self.seen * math.sqrt(variance)
 
-    def needs(self, pinned: PinnedModel, search: ShapeSearch) -> bool:
+    def needs(self, pinned: PinnedModel | ResidualModel, search: ShapeSearch) -> bool:
         """Whether the values are much less likely without noise, even after the amplitude is fitted again."""
         data, params = pinned.data, pinned.params
         return params.noise > 0.0 and search.excess(data, params) > self.needed * len(data.y)
@@ -416,3 +423,12 @@ class TrustRegionRules:
             for name, value in vars(rule).items():
                 if isinstance(value, int | float) and not value >= 0:
                     raise ValueError(f"{type(rule).__name__}({name}=...) takes a number of at least 0, got {value!r}")
+
+
+RESIDUAL_RULES = TrustRegionRules(
+    scales=ScaleRule(chance=1.0),
+    radius=RadiusRule(initial=0.1, cap=0.3, expansion=4.0),
+    noise=NoiseRule(ripples=0),
+    model=ModelRule(search=ShapeSearch(evidence=10.0)),
+)
+"""The rules for residuals. Their slopes are known from shorter steps, and models of them hold over longer ones."""

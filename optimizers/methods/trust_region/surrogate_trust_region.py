@@ -19,6 +19,7 @@ from optimizers.core.feasibility import FEASIBILITY_TOL
 from optimizers.core.history import DataAtHand, reference_point
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
+from optimizers.core.residuals import Loss, described_least_squares
 from optimizers.core.result import Estimate
 from optimizers.core.state import load_fields, save_fields
 from optimizers.core.stopping import StopReason
@@ -29,7 +30,7 @@ from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, update_run
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.plans import PLANS, Design, GeometryQuery, Plan, Repeat, Step
-from optimizers.methods.trust_region.rules import ConstraintRule, TrustRegionRules
+from optimizers.methods.trust_region.rules import RESIDUAL_RULES, ConstraintRule, TrustRegionRules
 from optimizers.methods.trust_region.scales import parse_scale, power_of_two
 from optimizers.methods.trust_region.state import ConstraintData, Data, Fit, Run, TrustRegionState
 from optimizers.prox import Prox
@@ -106,7 +107,10 @@ class SurrogateTrustRegion(Optimizer):
             under its model where a step ends. None: its posterior mean must satisfy it.
         own_hyperparameters: whether each evaluated constraint has hyper-parameters of its own, instead of those that f
             and all constraints share. Set it if noise or smoothness differ among them; a query then takes longer.
-        rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
+        residuals: the loss of a least-squares problem, whose queries give rows (F, r) of the cost and the residuals;
+            see ``optimizers.least_squares``.
+        rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``, or
+            ``RESIDUAL_RULES`` for residuals.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
 
     Raises:
@@ -137,6 +141,7 @@ class SurrogateTrustRegion(Optimizer):
         feasibility_tol: float = FEASIBILITY_TOL,
         feasibility_probability: float | None = None,
         own_hyperparameters: bool = False,
+        residuals: Loss | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         groups = () if constraints is None else parse_constraints(constraints)
@@ -145,6 +150,11 @@ class SurrogateTrustRegion(Optimizer):
         if groups:
             x = reference_point(x0, common.get("history"), common.get("bounds"))
             self.constraint_set = ConstraintSet(groups, x.double().cpu().numpy())
+        self.residuals = residuals
+        if residuals is not None:
+            if groups or common.get("prox") is not None:
+                raise ValueError("residuals go with bounds, and not with constraints or a prox")
+            self.constraint_set = ConstraintSet([residuals.group], np.empty(0))
         self.feasibility_tol = nonnegative("feasibility_tol", feasibility_tol)
         self.feasibility_probability = feasibility_probability
         if feasibility_probability is not None and not 0.5 <= feasibility_probability < 1.0:
@@ -160,7 +170,7 @@ class SurrogateTrustRegion(Optimizer):
             if common.get("rescale") or common.get("prox") is not None:
                 raise ValueError("x_scale does not go with rescale=True, nor with a prox, which is in x's units")
             common["rescale"] = False
-        self.rules = rules or TrustRegionRules()
+        self.rules = rules or (TrustRegionRules() if residuals is None else RESIDUAL_RULES)
         super().__init__(x0, **common)
 
     def _start(self) -> None:
@@ -201,7 +211,8 @@ class SurrogateTrustRegion(Optimizer):
         known, prior = self.constraint_set, self.rules.model.prior
         constraints = None if known is None else ConstraintModels(known, box, self._constraint_rule(), prior)
         psi = cast("Prox | None", self.prox)
-        return ModelBuilder(box, self.rules, self.window, self._variance, psi, constraints, self._generator)
+        limits = self.window, self._variance
+        return ModelBuilder(box, self.rules, *limits, psi, constraints, self._generator, self.residuals)
 
     @property
     def _models(self) -> ModelBuilder:
@@ -233,7 +244,8 @@ class SurrogateTrustRegion(Optimizer):
 
     def _options(self) -> dict[str, Any]:
         scale = None if self.x_scale is None else self.x_scale.tolist()
-        return super()._options() | {"rules": repr(self.rules), "x_scale": scale}
+        loss = {} if self.residuals is None else {"residuals": str(self.residuals)}
+        return super()._options() | {"rules": repr(self.rules), "x_scale": scale} | loss
 
     def _estimate(self) -> Estimate | None:
         if not self.state.run.noisy:
@@ -372,9 +384,19 @@ class SurrogateTrustRegion(Optimizer):
             return rule
         return replace(rule, deviations=float(ndtri(self.feasibility_probability)))
 
+    def _described(self, found: dict[str, Any]) -> dict[str, Any]:
+        if self.residuals is None or self._feasibility is None:
+            return found
+        r, jac = self._feasibility.c, None
+        if len(self.state.data.points):
+            at = self._box.part(self._to_search(found["x"]))
+            with small_algebra(self._models.flops):
+                r, jac = self._models.residuals(self.state, at, self._opening.delta)
+        return described_least_squares(found, self.residuals, r, jac, self.domain)
+
     def _multipliers(self, x: Tensor) -> np.ndarray | None:
         known = self._feasibility
-        if known is None or known.scales is None or not len(self.state.data.points):
+        if known is None or known.scales is None or not len(self.state.data.points) or self.residuals is not None:
             return None
         at, slack = self._box.part(self._to_search(x)), self.feasibility_tol * known.scales.numpy()
         return self._models.multipliers(self.state, at, self._opening.delta, slack)

@@ -26,8 +26,11 @@ def test_each_column_is_the_process_of_one_function(noise):
     assert columns.means(v.numpy()) == pytest.approx([model.mean(v) for model in alone], rel=1e-9)
     slopes = np.stack([model.derivatives(v)[0].numpy() for model in alone])
     assert columns.gradients(v.numpy()) == pytest.approx(slopes, rel=1e-8, abs=1e-9)
-    at_pin = [model.derivatives(torch.zeros(3, dtype=torch.float64))[1].numpy() for model in alone]
-    assert columns.weighted_hessian(weights) == pytest.approx(np.tensordot(weights, at_pin, 1), rel=1e-8, abs=1e-9)
+    for place in (torch.zeros(3, dtype=torch.float64), v):
+        hessians = np.stack([model.derivatives(place)[1].numpy() for model in alone])
+        expected = pytest.approx(np.tensordot(weights, hessians, 1), rel=1e-8, abs=1e-9)
+        assert columns.weighted_hessian_at(weights, place.numpy()) == expected
+        assert bool(place.any()) or columns.weighted_hessian(weights) == expected
     assert columns.means_at_data() == pytest.approx(torch.stack([m.means() for m in alone], -1).numpy(), abs=1e-9)
     assert columns.deviations**2 == pytest.approx([model.scale * model.data.unit**2 for model in alone])
 

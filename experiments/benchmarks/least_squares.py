@@ -1,0 +1,153 @@
+"""Counts the evaluations of residuals that ``optimizers.least_squares`` and others need, on Moré and Wild's problems.
+
+A run has solved a problem to τ when F(x) − F* ≤ τ (F(x0) − F*), F* the least cost that any of the compared runs found.
+It has 50 (d + 1) evaluations, and ends early at a cost far below the least τ, as the methods before it define F*. A
+data profile is the share of problems that are solved within α (d + 1) evaluations. The standard starts are for the
+comparison, the perturbed ones for changes of the method.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from experiments.benchmarks.output import options_of, write
+from experiments.workloads.calibrations import calibrations
+from experiments.workloads.more_wild import LeastSquaresProblem, problems
+from optimizers import least_squares, minimize
+from optimizers.comparison.interval import with_interval
+
+BUDGET, ENOUGH, TAUS, ALPHAS = 50, 1e-7, (1e-3, 1e-5), (2, 3, 5, 10, 20, 50)
+PERTURBED = 0.3
+"""The largest relative change of a coordinate in a perturbed start; a coordinate of 0 changes by a tenth as much of the
+largest one."""
+
+
+class RunEnds(StopIteration):
+    """Ends a run."""
+
+
+class Counted:
+    """Residuals whose costs are recorded.
+
+    Args:
+        r: the residuals.
+        budget: the most evaluations.
+        least: the least cost of other runs.
+    """
+
+    def __init__(self, r: Callable[[np.ndarray], np.ndarray], budget: int, least: float) -> None:
+        self._r, self.budget, self._least, self.costs = r, budget, least, list[float]()
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """The residuals of a point."""
+        with np.errstate(all="ignore"):
+            found = np.asarray(self._r(np.array(x, dtype=float)))
+            cost = 0.5 * float(found @ found)
+        self.costs.append(cost if math.isfinite(cost) else math.inf)
+        enough = self._least + ENOUGH * (self.costs[0] - self._least) if math.isfinite(self._least) else -math.inf
+        if len(self.costs) == self.budget or cost <= enough:
+            raise RunEnds
+        return found
+
+
+OURS = "ours"
+
+Run = Callable[[Counted, np.ndarray], Any]
+
+
+def ours(r: Counted, x0: np.ndarray) -> Any:
+    """``optimizers.least_squares``."""
+    return least_squares(r, x0, max_queries=r.budget, progress=False)
+
+
+def scalar(r: Counted, x0: np.ndarray) -> Any:
+    """The default method, which sees the cost alone."""
+    return minimize(lambda x: 0.5 * float((r(x) ** 2).sum()), x0, max_queries=r.budget, progress=False)
+
+
+def scipy_2_point(r: Counted, x0: np.ndarray) -> Any:
+    """SciPy's ``least_squares`` with differences, whose evaluations count."""
+    return scipy.optimize.least_squares(r, x0, "2-point", ftol=1e-15, xtol=1e-15, gtol=1e-15, max_nfev=r.budget)
+
+
+def dfo_ls(r: Counted, x0: np.ndarray) -> Any:
+    """DFO-LS with its defaults."""
+    import dfols
+
+    return dfols.solve(r, x0, maxfun=r.budget)
+
+
+RUNS: dict[str, Run] = {"dfo-ls": dfo_ls, "scipy": scipy_2_point, OURS: ours, "scalar": scalar}
+
+
+def costs_of(run: Run, problem: LeastSquaresProblem, x0: np.ndarray, least: float) -> list[float]:
+    """The costs of a run in the order of its evaluations, given the least cost of other runs."""
+    counted = Counted(problem.r, BUDGET * (len(x0) + 1), least)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(counted, x0)
+    except (RunEnds, ValueError, np.linalg.LinAlgError):
+        pass  # other libraries raise where a residual is NaN
+    return counted.costs
+
+
+def perturbed(x0: np.ndarray, seed: int, number: int) -> np.ndarray:
+    """A start near a problem's own, shape ``d``."""
+    change = np.random.default_rng([seed, number]).uniform(-PERTURBED, PERTURBED, len(x0))
+    return x0 + change * np.where(x0 != 0.0, np.abs(x0), max(1e-2, 0.1 * float(np.abs(x0).max())))
+
+
+def evaluations(costs: Sequence[float], least: float, tau: float) -> float:
+    """The number of evaluations until a run has solved its problem; inf if it has not."""
+    target = least + tau * (costs[0] - least)
+    return next((n for n, cost in enumerate(costs, 1) if cost <= target), math.inf)
+
+
+def summary(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    """The table of medians, differences and profiles, given the costs of each method on each problem."""
+    lines, dims = [], np.array([row["d"] + 1 for row in rows])
+    for tau in TAUS:
+        least = [min(min(row["costs"][name]) for name in names) for row in rows]
+        counts = {
+            name: np.array([evaluations(row["costs"][name], low, tau) for row, low in zip(rows, least, strict=True)])
+            for name in names
+        }
+        lines.append(f"τ = {tau:g}: median evaluations; log2 of the ratio to ours (95%); solved; profile at {ALPHAS}")
+        for name, own in counts.items():
+            capped = [np.minimum(n, 2 * BUDGET * dims) for n in (own, counts[OURS])]
+            ratio = with_interval(np.log2(capped[0] / capped[1]))
+            profile = " ".join(f"{float((own / dims <= alpha).mean()):.2f}" for alpha in ALPHAS)
+            lines.append(f"  {name:15} {np.median(own):6.1f}  {ratio:24} {np.isfinite(own).mean():.3f}  {profile}")
+        for row, low in zip(rows, least, strict=True):
+            if row["name"] in {problem.name for problem in calibrations()}:
+                found = ", ".join(f"{name} {evaluations(row['costs'][name], low, tau):g}" for name in names)
+                lines.append(f"  {row['name']}: {found}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the benchmark."""
+    options = options_of(
+        "least-squares",
+        __doc__,
+        arguments,
+        methods=(tuple(RUNS), "the methods to compare; dfo-ls needs the package DFO-LS"),
+        perturbed=(0, "the number of perturbed starts of each problem instead of the standard one"),
+    )
+    rows = []
+    for seed in range(options.perturbed) or [None]:
+        for number, problem in enumerate([*problems(), *calibrations()]):
+            x0 = problem.x0 if seed is None else perturbed(problem.x0, seed, number)
+            costs: dict[str, list[float]] = {}
+            for method in options.methods:
+                least = min((min(run) for run in costs.values()), default=-math.inf)
+                costs[method] = costs_of(RUNS[method], problem, x0, least)
+            rows.append({"name": problem.name, "d": len(x0), "costs": costs})
+    return write(options.out, "least-squares", summary(rows, options.methods), problems=rows)

@@ -1,0 +1,70 @@
+"""Two calibrations of differential equations to 30 synthetic data, in variables of sizes from 1e-6 to 1e4."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.integrate import solve_ivp
+
+from experiments.workloads.more_wild import LeastSquaresProblem
+
+COUNT, NOISE, SEED = 30, 0.02, 0
+"""The number of data, and their noise in units of the largest one."""
+
+Signal = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def epidemic(p: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """The infected of an SIR epidemic at times in days, shape ``m``.
+
+    p is the rate of contagion per person and day, the rate of recovery per day, and the numbers of infected and of
+    susceptible people at time 0.
+    """
+    contagion, recovery, infected, susceptible = p
+
+    def slope(_: float, y: np.ndarray) -> list[float]:
+        new = contagion * y[0] * y[1]
+        return [-new, new - recovery * y[1]]
+
+    return _solved(slope, [susceptible, infected], t)[1]
+
+
+def enzyme(p: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """The signal of a product that an enzyme makes after Michaelis and Menten, at times in seconds, shape ``m``.
+
+    p is the largest rate in mol/(l s), the constant of Michaelis in mol/l, the enzyme's decay per second, and the
+    signal of a product of 1 mol/l. At time 0 there is 1e-3 mol/l of the substrate.
+    """
+    rate, half, decay, gain = p
+
+    def slope(time: float, y: np.ndarray) -> list[float]:
+        return [rate * math.exp(-decay * time) * (1e-3 - y[0]) / (half + 1e-3 - y[0])]
+
+    return gain * _solved(slope, [0.0], t)[0]
+
+
+def _solved(slope: Callable[[float, np.ndarray], list[float]], start: list[float], t: np.ndarray) -> np.ndarray:
+    """The solution at times, ``states x m``; NaN where it does not exist."""
+    try:
+        with np.errstate(all="ignore"):
+            found = solve_ivp(slope, (0.0, t[-1]), start, t_eval=t, method="LSODA", rtol=1e-10, atol=1e-14)
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return np.full((len(start), len(t)), math.nan)
+    return found.y if found.y.shape[1] == len(t) else np.full((len(start), len(t)), math.nan)
+
+
+def _calibration(name: str, signal: Signal, truth: list[float], x0: list[float], last: float) -> LeastSquaresProblem:
+    t, truth_ = np.linspace(last / COUNT, last, COUNT), np.array(truth)
+    exact = signal(truth_, t)
+    data = exact + NOISE * exact.max() * np.random.default_rng(SEED).standard_normal(COUNT)
+    return LeastSquaresProblem(name, lambda x: (signal(np.asarray(x), t) - data) / exact.max(), np.array(x0))
+
+
+def calibrations() -> list[LeastSquaresProblem]:
+    """The two problems; each starts within a factor of two of the truth."""
+    return [
+        _calibration("epidemic 4x30", epidemic, [5e-5, 0.1, 10.0, 1e4], [4e-5, 0.15, 15.0, 9e3], 60.0),
+        _calibration("enzyme 4x30", enzyme, [2e-6, 5e-4, 1e-3, 1e4], [3e-6, 8e-4, 6e-4, 7e3], 1500.0),
+    ]
