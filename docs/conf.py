@@ -14,15 +14,14 @@ from _extension.names import FOREIGN, reference
 project = "gradient-surrogates"
 author = "The gradient-surrogates authors"
 version = release = installed("gradient-surrogates")
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "_extension"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode", "_extension"]
 exclude_patterns = ["_build", "_extension"]
 templates_path = ["_templates"]
 
 html_theme = "furo"
-html_title = "gradient-surrogates"
+html_title = f"gradient-surrogates {release}"
 html_copy_source = False
 html_show_copyright = False
-html_use_index = False
 html_domain_indices = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]

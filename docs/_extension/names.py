@@ -31,6 +31,50 @@ FURTHER = {
 FOREIGN = ("Exception", "Kernel", "Model", "Module", "OptimizeResult", "Posterior", "SingleTaskGP", "str", "dict")
 """Base classes of other projects: what they have is documented there."""
 
+TASKS = {
+    "surrogates": {
+        "surrogates.models": "Fit a model",
+        "surrogates.": "Ask for gradients and Hessians",
+        "surrogates.models.fully_bayesian.GradientMixturePosterior": "Ask for gradients and Hessians",
+        "surrogates.sensitivity": "Sensitivities, signs and plots",
+        "surrogates.gradient_information": "Choose the next evaluations",
+        "surrogates.kernels": "Kernels and likelihoods",
+        "surrogates.fourier": "Fourier features",
+        "surrogates.window": "Trajectories and windows of queries",
+        "surrogates.linalg": "Trajectories and windows of queries",
+        "surrogates.pinned": "The process of the default method",
+    },
+    "optimizers": {
+        "optimizers.": "Minimize",
+        "optimizers.methods": "Methods",
+        "optimizers.core.constraints": "Constraints",
+        "optimizers.prox": "Proximal operators",
+        "optimizers.adapters": "Use it from SciPy, BoTorch, torch and Ray",
+        "optimizers.core.optimizer": "Ask and tell, or write a method",
+        "optimizers.core.batch": "Ask and tell, or write a method",
+        "optimizers.core.options": "Ask and tell, or write a method",
+        "optimizers.evaluation": "Ask and tell, or write a method",
+        "optimizers.estimators": "Gradient estimators and steps",
+        "optimizers.first_order": "Gradient estimators and steps",
+        "optimizers.directions": "Gradient estimators and steps",
+        "optimizers.designs": "Designs",
+        "optimizers.methods.hiso.displacement": "Parts of methods",
+        "optimizers.methods.hiso.group_probe": "Parts of methods",
+        "optimizers.methods.katyusha.parameters": "Parts of methods",
+    },
+    "federated": {
+        "federated.": "Run a federation",
+        "federated.registry": "Algorithms",
+        "federated.core.algorithm": "Write an algorithm",
+        "federated.core.server": "Write an algorithm",
+        "federated.core.client": "Write an algorithm",
+        "federated.core.messages": "Messages and their cost",
+        "federated.core.codec": "Messages and their cost",
+        "federated.core.ledger": "Messages and their cost",
+    },
+}
+"""The task that a place in a package serves, in the order in which the tasks are listed."""
+
 
 def found(path: str) -> Any:
     """The object of a dotted path."""
@@ -62,22 +106,23 @@ def behind(paths: list[str], known: set[type]) -> list[str]:
 
 
 def heading(path: str) -> str:
-    """The heading under which a public name is listed."""
-    thing = found(path)
-    if inspect.isclass(thing):
-        return "Exceptions" if issubclass(thing, BaseException) else "Classes"
-    return "Functions" if inspect.isfunction(thing) else "Data"
+    """The heading under which a public name is listed: the task of the longest prefix of the place that defines it."""
+    thing, (package, _, name) = found(path), path.rpartition(".")
+    if inspect.isclass(thing) and issubclass(thing, BaseException):
+        return "Exceptions"
+    place = f"{getattr(thing, '__module__', package)}.{name}"
+    return TASKS.get(package, {}).get(max(filter(place.startswith, TASKS.get(package, {"": ""})), key=len), "Names")
 
 
 def reference() -> dict[str, dict[str, list[str]]]:
-    """The paths of each package by heading, in the order of the alphabet."""
+    """The paths of each package by task, and within a task in the order of the alphabet."""
     packages = public()
     known = {thing for paths in packages.values() for thing in map(found, paths) if inspect.isclass(thing)}
     algorithms = [f"{module}.{name}" for module, name in ALGORITHMS.values()]
     known |= {found(path) for path in algorithms}
     listed: dict[str, dict[str, list[str]]] = {}
     for package, paths in packages.items():
-        groups: dict[str, list[str]] = {name: [] for name in ("Functions", "Classes", "Exceptions", "Data")}
+        groups: dict[str, list[str]] = {name: [] for name in (*TASKS.get(package, {}).values(), "Names", "Exceptions")}
         for path in paths:
             groups[heading(path)].append(path)
         if package == "federated":
