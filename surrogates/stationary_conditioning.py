@@ -41,8 +41,8 @@ class StationaryConditioning(Conditioning):
     """One data set under one stationary kernel, isotropic or ARD, scaled, on any ``active_dims``.
 
     Attributes:
-        gradient_squared_distances: Returns E, ``batch x n x n``, float64, if the caller has it; None: it is computed
-            for the first trace.
+        gradient_squared_distances: Returns E, ``batch x n x n``, float64, if the caller has it; else E is computed for
+            the first trace.
     """
 
     gradient_squared_distances: Callable[[], Tensor] | None = None
@@ -62,7 +62,7 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def stationary(self) -> StationaryKernel:
-        """The kernel as o h(r²), with the scales c and v of its Jacobian."""
+        """The kernel, with the slope of the input transform in its column scales."""
         assert isinstance(self.kernel, StationaryKernel)
         return self.kernel.with_slope(self.slope)
 
@@ -113,7 +113,8 @@ class StationaryConditioning(Conditioning):
 
         Args:
             x: The points.
-            distances: Σₗ (xₗ − Xᵢₗ)² of one point, ``n``, float64, for an isotropic kernel; None: computed.
+            distances: Σₗ (xₗ − Xᵢₗ)², shape ``n``, float64, if there is one point and the kernel is isotropic;
+                computed by default.
 
         Raises:
             ValueError: If a point coincides with a datum under Matérn 1/2.

@@ -1,10 +1,10 @@
 """``python -m experiments benchmark derived-gp``: times the derived GP against its alternatives.
 
-One process times all competitors of a cell in turn, each warmed up and for a block of calls (``--block``), on one
-thread and on torch's default number of threads (``--threads``). Times are per call, as the median [fastest-slowest]
-over the blocks: processor seconds on one thread, wall-clock seconds on several. Memory is the increase of the peak
-during one call on one thread. A competitor that would need more than ``--memory``, or that was slower than
-``--patience`` in a smaller cell, is skipped; the table says so.
+One process times all competitors of a cell. They are warmed up, and then timed in turn, one block of calls each
+(``--block``), on one thread and on torch's default number of threads (``--threads``). Times are per call, as the median
+[fastest-slowest] over the blocks: processor seconds on one thread, wall-clock seconds on several. Memory is the
+increase of the peak during one call on one thread. A competitor that would need more than ``--memory``, or that was
+slower than ``--patience`` in a smaller cell, is skipped; the table says so.
 """
 
 from __future__ import annotations

@@ -30,15 +30,15 @@ class AdaptiveAlong(Adaptive):
 
 @dataclass(frozen=True)
 class EmpiricalBayes(SharedGamma):
-    """The one-way rule γ = 1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1] at x_r, which needs no exchange of its own.
+    """The one-way rule γ = 1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1] at x_r, which needs no additional exchange of messages.
 
     It treats ∇μ̂ᵢ − ∇fᵢ as uncorrelated errors with mean square eᵢ = ‖∇μ̂ᵢ − mᵢ‖². Then cᵢ is ∇F − ∇fᵢ plus noise with
     mean square Σᵢ pᵢ E‖ē − eᵢ‖² = Σ pᵢ (1 − pᵢ) eᵢ = v, which equals (1 − 1/N)(1/N)Σ eᵢ for equal pᵢ. γ is the share of
     Σ pᵢ ‖cᵢ‖² that is not noise. Shared features and overlapping trajectories correlate the errors, so γ is too small.
 
     Attributes:
-        margin: whether to add Σ pᵢ² tᵢ to v ((1/N²)Σ tᵢ), the variance of Σ pᵢ mᵢ that a full correction leaves. A
-            client then reports tᵢ (``gradient_variance``) as well as eᵢ.
+        margin: whether to add Σ pᵢ² tᵢ to v. This is the variance of Σ pᵢ mᵢ, which a full correction does not remove.
+            A client then reports tᵢ (``gradient_variance``) as well as eᵢ.
     """
 
     margin: bool = False

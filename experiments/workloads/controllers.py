@@ -114,7 +114,7 @@ class Controller:
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return dimension(layers(environment(self.name), self.hidden))
 
     @property

@@ -87,7 +87,7 @@ class MetricObjective:
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return DIMENSION
 
     @property

@@ -57,7 +57,7 @@ class Problem:
 
     @property
     def dim(self) -> int:
-        """d."""
+        """The dimension d."""
         return self.lower.shape[-1]
 
     @property

@@ -86,7 +86,7 @@ class PromptLoss:
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return self.model.dimension
 
     def __call__(self, x: Tensor) -> Tensor:

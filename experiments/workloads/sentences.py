@@ -162,7 +162,7 @@ def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tiny_opt(width: int, layers: int, heads: int) -> TinyOPT:
-    """Creates a model with this vocabulary."""
+    """Creates a model for the vocabulary of the sentences."""
     return TinyOPT(len(vocabulary()), width, layers, heads, positions=32)
 
 

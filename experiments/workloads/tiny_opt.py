@@ -66,7 +66,7 @@ class TinyOPT:
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return sum(self.sizes)
 
     def initial(self, seed: int) -> Tensor:

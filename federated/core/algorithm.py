@@ -197,7 +197,7 @@ class Algorithm(ABC):
         self.box = None if bounds is None else parse_bounds(bounds, self.x0)
         self.server_rate = positive("server_rate", server_rate)
         if prox is not None and self.server_rate > 1.0:
-            raise ValueError(f"with a prox server_rate must be at most 1, which keeps x feasible, got {server_rate}")
+            raise ValueError(f"server_rate must be at most 1 with a prox, so that x stays feasible, got {server_rate}")
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         if self.aggregation not in WEIGHTED and len(set(self.weights)) > 1:
             raise ValueError(f"aggregation {aggregation!r} ignores weights: leave them equal")

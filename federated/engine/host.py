@@ -283,7 +283,7 @@ class LazyMapping(Mapping[int, T]):
 def prepared(
     algorithm: Algorithm, objectives: Mapping[int, Callable[[Any], Any]], **evaluation: Any
 ) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
-    """Returns the evaluators and, if the algorithm needs them, the gradients of clients' objectives, by number.
+    """Returns the evaluators and, if needed, the gradients of clients' objectives; keys are the clients' numbers.
 
     Items of a ``LazyMapping`` of objectives are checked at first use; ``evaluation`` has options of ``Evaluator``.
 

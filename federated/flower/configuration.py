@@ -139,9 +139,10 @@ class RunConfig:
         return algorithm_class(self.algorithm)(x0, bounds=bounds, weights=weights, **options)
 
     def check(self) -> None:
-        """Checks the configuration where the run is submitted, without importing its paths.
+        """Checks the configuration where the run is submitted, without importing the paths in it.
 
-        If the algorithm needs an import or x0 is large, only texts and the names of options are checked.
+        If an option or x0 is an import path, or x0 is large, the algorithm is not created: only the syntax of the
+        strings and the names of the options are checked.
 
         Raises:
             ValueError, TypeError: as ``make_algorithm``, or if a text is not an import path.
@@ -237,7 +238,7 @@ class NodeConfig:
         _table("arguments", self.arguments)
 
     def prepared(self, algorithm: Algorithm) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
-        """Returns the client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
+        """Returns the client's evaluator and, if the algorithm needs it, its gradient, as mappings from its number.
 
         Raises:
             ValueError, TypeError: if the path cannot be imported, or as ``engine.host.prepared``.

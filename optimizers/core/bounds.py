@@ -27,7 +27,7 @@ class Domain:
     """A box and the coordinates in which it is searched.
 
     A point z in search coordinates is the point x = origin + unit ∘ z in user coordinates, or x = z without a unit. For
-    variables of decades this is log10 x. Integers are rounded after that.
+    variables with ``log`` this is log10 x. Integers are rounded after that.
 
     Attributes:
         lower: lower bounds in user units, shape ``d``; −inf for no bound.
@@ -86,7 +86,7 @@ class Domain:
         return None if flags is None or not flags.any() else torch.tensor(flags, device=self.lower.device)
 
     def _flat(self, x: Tensor) -> Tensor:
-        """log10 of variables of decades; x without any."""
+        """x with log10 of the variables with ``log``."""
         return x if self.decades is None else torch.where(self.decades, x.log10(), x)
 
     @cached_property

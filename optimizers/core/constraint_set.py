@@ -170,7 +170,7 @@ class ConstraintSet:
                 for group, size in zip(self.evaluated, found, strict=True):
                     check_size(group, size)
                 if sizes is not None and found != sizes:
-                    raise InvalidValueError(f"a query gave {found} values besides f, and before {sizes}")
+                    raise InvalidValueError(f"a query gave {found} values besides f, but earlier queries gave {sizes}")
                 sizes = found
             parsed.append(parts)
         width = 1 + sum(sizes or ())

@@ -159,8 +159,8 @@ def entered(
         tolerance: the largest relative violation of a feasible point.
 
     Returns:
-        The evaluations that belong to the problem, which have the value of each variable with equal bounds, and
-        logarithms for decades; the same as data of the run; and the feasibility with them.
+        The evaluations in which each variable with equal bounds has that value and each variable with ``log`` is
+        positive; the same as data of the run; and the feasibility with them.
     """
     inside = torch.ones(len(given.X), dtype=torch.bool, device=given.X.device)
     if domain is not None:
@@ -173,8 +173,8 @@ def entered(
         belongs &= torch.isfinite(domain.to_search(given.X)).all(dim=1)
         if not bool(belongs.all()):
             logger.warning(
-                "%d of %d given evaluations are left out: they differ from the value of a variable with equal bounds, "
-                "or have no logarithm in a variable of decades",
+                "%d of %d given evaluations are left out: a variable with equal bounds has another value, "
+                "or a variable with log=True is not positive",
                 int((~belongs).sum()),
                 len(belongs),
             )

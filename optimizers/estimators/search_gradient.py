@@ -40,8 +40,8 @@ class SearchGradient(GradientEstimator):
     directions. With raw values as fitness, E g = ∇f(x) + O(λ²), with a variance that grows with f(x)²/λ²;
     ``antithetic`` pairs ±u cancel a constant. Centred ranks are invariant under increasing transformations of f, so
     that g has a meaningful direction but no scale. Failed queries are left out of the sum and of n, with their pair.
-    Near bounds that confine the queries each coordinate is divided by its clipped share, as in `FiniteDifferences`,
-    which is unbiased for raw values of linear f.
+    If a box confines the queries, g_j is divided by ρ_j, as in `FiniteDifferences`; for linear f and raw values the
+    result is unbiased.
 
     Args:
         directions: n, at least 2; even with ``antithetic``.

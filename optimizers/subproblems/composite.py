@@ -27,7 +27,7 @@ from torch import Tensor
 from optimizers.subproblems.region import Region, Value, descend, halved
 
 QUADRATICS, HALVINGS, ITERATIONS = 4, 4, 100
-"""The most quadratics of a step, halvings of the way to the minimum of one, and proximal steps to it."""
+"""The most quadratic models per step; for each model, the most halvings of the trial step and proximal iterations."""
 
 SETTLED = 1e-7
 """A proximal step under this share of the radius is the last one."""
@@ -45,7 +45,7 @@ def minimize_composite(
     """Finds a low value of f + ψ in a region; gives the step, shape ``d``, and the value.
 
     Args:
-        value: f + ψ of a step, shape ``d``, less its value at 0.
+        value: f + ψ at a step, shape ``d``, minus its value at 0.
         quadratic: the quadratic model of f at a step.
         prox: the prox of ψ.
         region: the region.

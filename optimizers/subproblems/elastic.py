@@ -33,7 +33,7 @@ FLATTEST = 0.01
 """Lower curvatures are raised to this where variables are scaled; 1 is the function's unit over the radius squared."""
 
 BINDING = 0.02
-"""A constraint binds at a step if it is violated, or within this share of the step's length of 0."""
+"""A constraint g ≤ 0 is active at a step s if g ≥ −BINDING ‖s‖."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Values:
     """Functions at a step.
 
     Attributes:
-        f: the function's value less that at 0.
+        f: the function's value minus its value at 0.
         rows: the constraints' values g, shape ``m``, in units of length: their gradients are of a size of about 1.
     """
 

@@ -22,7 +22,7 @@ NEWTON = 6
 """The most Newton steps of ``minimize_in_ball`` after the first one."""
 
 HALVINGS, DOWNHILL = 3, 10
-"""The most halvings of a Newton step, and of a gradient step where no Newton step lowers the function."""
+"""The most halvings of a Newton step, and of the gradient step that is tried if no Newton step lowers the function."""
 
 ENOUGH = 1e-3
 """A step must gain this share of the decrease so far, or it is the last one."""

@@ -33,8 +33,8 @@ def check_has_hessian(kernel: KernelSnapshot, covariance: bool = False) -> None:
 
     Args:
         kernel: The kernel.
-        covariance: Whether their covariance is needed, which Matérn 3/2 does not have, or only their mean, which does
-            not exist under Matérn 1/2.
+        covariance: Whether their covariance is needed, not only their mean. The mean does not exist under Matérn 1/2,
+            the covariance also not under Matérn 3/2.
     """
     if isinstance(kernel, CompositeKernel):
         for part in kernel.parts:

@@ -24,7 +24,7 @@ class PinnedColumns:
     Args:
         prior: the kernel's constants.
         U: the points, ``n x d``, none of them 0.
-        Y: the functions' values less those at the pin, ``n x m``.
+        Y: the functions' values minus their values at the pin, ``n x m``.
         shares: each function's weight in the likelihood, shape ``m``.
 
     Attributes:
@@ -55,16 +55,16 @@ class PinnedColumns:
 
 
 class ColumnsModel:
-    """The posterior of m functions less their values at the pin: means, gradients and the variance.
+    """The posterior of m functions minus their values at the pin: means, gradients and the variance.
 
     Args:
         given: the process conditioned on values at the points.
-        Y: the functions' values less those at the pin, ``n x m``.
+        Y: the functions' values minus their values at the pin, ``n x m``.
 
     Attributes:
         deviations: σ of each function, shape ``m``.
         noise: s².
-        pin_offsets: the posterior means of the functions at the pin less the values observed there, shape ``m``.
+        pin_offsets: the posterior means of the functions at the pin minus the values observed there, shape ``m``.
     """
 
     def __init__(self, given: Conditioned, Y: Tensor) -> None:
@@ -82,7 +82,7 @@ class ColumnsModel:
         self._at_data = (Y - noise * (alpha + alpha.sum(0))).numpy()
 
     def means_at_data(self) -> np.ndarray:
-        """The means at the data's points, ``n x m``: values less the part of them that is noise."""
+        """The means at the data's points, ``n x m``: the values minus the estimated noise."""
         return self._at_data
 
     def means(self, v: np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ class ColumnsModel:
     def deviation(self, v: np.ndarray) -> tuple[float, np.ndarray]:
         """The posterior standard deviation at a point for σ = 1, and its gradient, shape ``d``.
 
-        The deviation is of the function less the value observed at the pin, which has noise.
+        It is the deviation of the function minus the value observed at the pin, which has noise.
         """
         prior, a = self._prior, self._a
         square, r = float(v @ v), math.sqrt(v @ v)

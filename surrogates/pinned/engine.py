@@ -111,8 +111,8 @@ class PinnedData:
     Attributes:
         prior: the kernel's constants.
         U: points, ``n x d``, none of them 0.
-        y: their values less the pin's, shape ``n``, divided by the largest of them.
-        unit: that largest value; 1 if all are 0.
+        y: their values minus the value at the pin, shape ``n``, divided by the largest |difference|.
+        unit: the largest |difference|; 1 if all are 0.
         parts: ``prior.parts(U)``.
         variance: the variance of a value's noise, in units of unit², if it is known; 0: unknown, or no noise.
         weights: the noise variances of the values and, last, of the pin's in units of ``variance``, shape ``n + 1``;
@@ -136,7 +136,15 @@ class PinnedData:
         prior: PinnedPrior | None = None,
         weights: Tensor | None = None,
     ) -> PinnedData:
-        """Makes the data of points, ``n x d``, and values less the pin's, shape ``n``, with a known noise variance."""
+        """Creates the data from unscaled values.
+
+        Args:
+            U: points, ``n x d``.
+            values: their values minus the value at the pin, shape ``n``.
+            variance: the variance of a value's noise, if it is known; 0 if it is unknown, or without noise.
+            prior: the kernel's constants.
+            weights: as in the class.
+        """
         prior, unit = prior or PinnedPrior(), float(values.abs().max()) or 1.0
         return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST), weights)
 
@@ -277,7 +285,7 @@ class PinnedModel:
         self._offset = float(self._weights @ prior.matern(torch.linalg.vector_norm(self._points, dim=1)))
 
     def means(self) -> Tensor:
-        """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
+        """μ at the data's points, shape ``n``: their values minus the estimated noise."""
         noise = self._noise_weights * self._weights
         return self.data.unit * (self.data.y - self.params.noise * (noise[:-1] - noise[-1]))
 

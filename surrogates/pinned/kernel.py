@@ -74,11 +74,11 @@ def _decay(prior: PinnedPrior, distances: Tensor) -> Tensor:
 class PinnedKernel(Kernel):
     """The covariance of f minus its value at one point, the pin, for a ``DerivedGP`` of such differences.
 
-    It is k(A(x − p), A(x' − p)) + s², with k of ``surrogates.pinned.prior``. The data are values less the value at the
-    pin, without the pin itself, with a mean of zero. Without ``pin_noise`` the function is 0 at the pin. Where values
-    have noise of variance s², so has the value at the pin, which is in every difference: the covariance of the noise is
+    It is k(A(x − p), A(x' − p)) + s², with k of ``surrogates.pinned.prior``. The data are values minus the value at the
+    pin, without the pin itself, with a mean of zero. Without ``pin_noise`` the function is 0 at the pin. If values have
+    noise of variance s², so has the value at the pin, which is in every difference: the covariance of the noise is
     s²(I + 11ᵀ). Its 11ᵀ part is ``pin_noise`` here, and its I part is the likelihood's noise. The model is then of f
-    less the noisy value at the pin; its values less its value at the pin are f less f(pin).
+    minus the noisy value at the pin; subtract its value at the pin to obtain f − f(pin).
 
     Example:
         A model of f about the best of n points:

@@ -6,8 +6,8 @@ kernel is
     k(u, v) = w u·v + ½ q (u·v)² + c w ‖u‖²‖v‖² + a [m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1].
 
 It is the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
-directions share) and g − g(0) for a Matérn process g. Every term vanishes at u = 0: the process is f less its value at
-the pin, and needs no mean.
+directions share) and g − g(0) for a Matérn process g. Every term vanishes at u = 0: the process is f minus its value
+at the pin, and needs no mean.
 
 Values have noise of variance s². The noise of f(uᵢ) − f(pin) is eᵢ − e, where e is the pin's, so the covariance of such
 differences is K + s²(I + 11ᵀ). The whole is multiplied by a scale σ²; s² is in units of k.

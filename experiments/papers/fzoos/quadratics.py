@@ -30,7 +30,7 @@ class Quadratic:
 
     @property
     def dimension(self) -> int:
-        """d."""
+        """The dimension d."""
         return len(self.a)
 
     def exact(self, X: Tensor) -> Tensor:

@@ -244,10 +244,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> int:
-    """Returns the payload of a client's round by the rule.
+    """Returns the bytes of a client's round that ``bytes_a_round`` predicts.
 
     Raises:
-        RuntimeError: if the ledger has a different payload.
+        RuntimeError: if the ledger has another number of bytes.
     """
     both = bytes_a_round(method, federation.algorithm.dimension, settings.perturbations)
     if wrong := {row["payload_up"] for row in federation.ledger.to_rows()} - {both // 2}:

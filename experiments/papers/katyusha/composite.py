@@ -43,7 +43,7 @@ class Composite:
 
     @property
     def dim(self) -> int:
-        """d."""
+        """The dimension d."""
         return self.minimizer.shape[-1]
 
     @property

@@ -107,7 +107,7 @@ def make(settings: Settings, method: str, factor: float, seed: int, steps: str =
 
 
 def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[float, tuple[float, float]]:
-    """Returns for each factor the mean queries to the tolerance on ``tuning_seeds``, and the mean last log10 gap."""
+    """Returns for each factor the mean number of queries until the tolerance is met, and the mean last log10 gap."""
     found, problem = {}, problem_of(settings)
     for factor in factors:
         made = (make(settings, method, factor, seed) for seed in settings.tuning_seeds)

@@ -170,7 +170,7 @@ class FZooSOptions(Algorithm):
 
     @property
     def fourier_window(self) -> int | None:
-        """``feature_window``, which by default is ``window`` with a settling rate."""
+        """``feature_window``; if it is None, ``window`` for a settling rate and None (all) for a constant rate."""
         return self.window if self.settles and self.feature_window is None else self.feature_window
 
     @property

@@ -211,7 +211,7 @@ class GroupProbe(Curvature):
         return None if h is None else GroupDiagonal(self.groups, h.clamp(limits.tiny, limits.max).to(dtype))
 
     def radii(self, radius: float, directions: Directions, step: int, count: int, metric: Any) -> list[float]:
-        """The distances m = μ√d/‖z_p‖."""
+        """The distances m = μ√d/‖z_p‖ of the queries from x."""
         norms = [math.sqrt(squared_norm(directions, step, p, metric)) for p in range(count)]
         return [radius * math.sqrt(directions.d) / norm for norm in norms]
 

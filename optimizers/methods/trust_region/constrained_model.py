@@ -85,7 +85,7 @@ class ConstrainedModel:
         return slopes
 
     def values(self, s: np.ndarray) -> Values:
-        """f less its value at the center, in f's units, and the rows of the constraints in units of length."""
+        """f minus its value at the center, in f's units, and the rows of the constraints in units of length."""
         v = self._map @ s
         means = self._means(v)
         c = np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
@@ -117,7 +117,7 @@ class ConstrainedModel:
             yield inside, self.rule.deviations * self._deviations[1 + columns[inside]] / self._units[inside], model
 
     def means(self) -> np.ndarray:
-        """The means of f, in its unit, and the evaluated constraints at the queries, less those at the center."""
+        """The means of f, in its unit, and of the evaluated constraints at the queries, relative to the center."""
         n = min(len(model.means_at_data()) for _, model in self._parts)
         at = np.empty((n, 1 + self._evaluated))
         for columns, model in self._parts:
@@ -125,7 +125,7 @@ class ConstrainedModel:
         return at
 
     def merits(self, observed: Tensor) -> Tensor:
-        """The expected merits at the model's queries less that at the center, shape ``n``.
+        """The expected merits at the model's queries minus the merit at the center, shape ``n``.
 
         Args:
             observed: the constraints observed there, ``n x m``, of which the known ones are exact.
@@ -146,7 +146,7 @@ class ConstrainedModel:
         return any(model.noise > 0.0 for _, model in self._parts)
 
     def rise(self, s: np.ndarray) -> float:
-        """The merit expected at a step less that at the center."""
+        """The merit expected at a step minus the merit at the center."""
         price = self._data.price
         return self.values(s).merit(price) - self.values(np.zeros(len(s))).merit(price)
 
@@ -162,7 +162,7 @@ class ConstrainedModel:
         return found
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """Finds a step to a low merit in a region, shape ``d``, and the merit expected there less that at the center.
+        """Finds a step to a low merit in a region, shape ``d``, and the expected change of the merit.
 
         It updates the price, which must exceed the sum of the multipliers, and falls when they fall.
         """

@@ -16,7 +16,7 @@ MOVES = 3
 """The most moves of a search on the lattice, in units of the number of integers."""
 
 PAIRS, BEST = 1000, 50
-"""The most pairs of moves among the candidates of ``improvement``, and how many of low mean it looks at."""
+"""The most pairs of moves that ``improvement`` considers, and the number of steps of lowest mean that it returns."""
 
 FLAT = 1e-8
 """A Hessian whose least eigenvalue is at most this share of the largest has no Newton step."""

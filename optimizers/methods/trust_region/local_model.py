@@ -65,7 +65,7 @@ class LocalModel:
     composite: CompositeModel | ConstrainedModel | None
 
     def values(self, steps: Tensor) -> Tensor:
-        """The posterior mean of f, or of the merit, at steps, ``n x d_free``, less that at the center, in f's units."""
+        """The posterior mean of f, or of the merit, at steps, ``n x d_free``, minus its value at 0, in f's units."""
         if isinstance(self.composite, ConstrainedModel):
             return torch.tensor([self.composite.rise(s.numpy()) for s in steps], dtype=torch.float64)
         places = coordinates(self.region.basis, steps) @ self.region.map.mT

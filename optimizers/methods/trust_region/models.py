@@ -46,7 +46,7 @@ FAR, SPACING = 30.0, 3.0
 """A window leaves out queries farther than 30 radii and three times the distance of the 2d-th nearest one."""
 
 MOST = 8
-"""The most directions of candidates beside a step, and the most random directions that extend a subspace for them."""
+"""The most directions in which ``informative_points`` lie, and the most random ones that extend the subspace."""
 
 APART = 1e-6
 """Multipliers are computed without queries nearer to the center than this many first radii."""

@@ -62,7 +62,7 @@ class DesignRule:
         return box.clamped(torch.cat([center[None], center + moves]))
 
     def wants_opposite(self, heights: Tensor) -> bool:
-        """Whether the other sides of a design are evaluated too, given its values less the center's, shape ``k``."""
+        """Whether to evaluate a design's opposite points too; ``heights`` are its k values minus the center's."""
         return bool((heights > 0.0).all())
 
     def opposite(self, box: FreeBox, center: Tensor, points: Tensor) -> Tensor:

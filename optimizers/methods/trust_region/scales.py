@@ -46,8 +46,8 @@ class Parabolas:
         """The parabolas through 0 and two points in each direction.
 
         Args:
-            rows: the points less the center, ``2k x d``: one in each direction, then another one in each.
-            heights: their values less the center's, shape ``2k``.
+            rows: the points minus the center, ``2k x d``: one in each direction, then another one in each.
+            heights: their values minus the value at the center, shape ``2k``.
         """
         first, second = rows.tensor_split(2)
         a = torch.linalg.vector_norm(first, dim=1)
