@@ -184,7 +184,7 @@ ADVICE = (
         "One machine, ZoRD itself, about as many queries as variables, smooth, inside bounds (black-box attacks)",
         'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, step_decay=1, max_queries=n)',
         "For bounds [0, 10]^d, with Adam's rate 0.5. On MNIST the paper's rule succeeds with every image, while kept "
-        "information with halved steps stops with half of them. The trust region is the first on most images.",
+        "information, ZoRD's default here, stops with half of them. The trust region is the first on most images.",
         Ground("zord-fig9", "ZoRD succeeds more often than RGF"),
         Ground("zord-fig9", "ZoRD succeeds more often than PRGF"),
         Ground("zord-fig9", "ZoRD, kept information succeeds more often than ZoRD"),
