@@ -18,7 +18,7 @@ from optimizers.core.constraints import ConstraintsLike, parse_constraints
 from optimizers.core.feasibility import FEASIBILITY_TOL
 from optimizers.core.history import DataAtHand, reference_point
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
+from optimizers.core.options import CommonOptions, check_boolean, check_integer, nonnegative, optional, positive
 from optimizers.core.residuals import Loss, described_least_squares
 from optimizers.core.result import Estimate
 from optimizers.core.state import load_fields, save_fields
@@ -161,7 +161,7 @@ class SurrogateTrustRegion(Optimizer):
             raise ValueError(
                 f"feasibility_probability must be a probability from 0.5 to below 1, got {feasibility_probability!r}"
             )
-        self.own_hyperparameters = bool(own_hyperparameters)
+        self.own_hyperparameters = check_boolean("own_hyperparameters", own_hyperparameters)
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
         self.noise = self._variance = optional(nonnegative, "noise", noise)
