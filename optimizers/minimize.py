@@ -39,7 +39,7 @@ ELSEWHERE = {
     "n_jobs": "workers is the number of concurrent queries, executor is where they run",
     "names": "pass bounds=Space(bounds, names=...)",
     "options": "pass the method's options as keyword arguments",
-    "pruner": "an evaluation runs to its end: let the function stop early and return its best estimate, or NaN",
+    "pruner": "evaluations are not pruned: let the function stop early and return its best estimate, or NaN",
     "rng": "seed is an integer",
     "tol": "target and stagnation end a run early",
 }
@@ -79,14 +79,14 @@ def minimize(
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``: a tensor, array or list. None, in methods with a model of f: the best point of
-            the history, or of a Sobol' design of the bounds that is evaluated first.
+        x0: initial point, shape ``d``: a tensor, array or list. With None, methods that have a model of f begin
+            at the best point of the history or, without one, of a Sobol' design in the bounds, evaluated first.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
             methods on COCO's functions (``experiments/published/which-method.md``); it needs a prox with values.
         max_queries: query budget, never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned. ``Space`` adds
-            integers, decades and names.
-        history: evaluations made before, ``(X, y)`` or a ``History``, for methods with a model of f; see ``Optimizer``.
+            integers, log scales and names.
+        history: earlier evaluations, ``(X, y)`` or a ``History``, for methods with a model of f; see ``Optimizer``.
             They do not count against the budget, and the result may be one of them.
         constraints: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries, ``CheapConstraint``,
             ``ReturnedConstraints``, or a list of these; the default method takes them, see there. A query evaluates f
@@ -96,8 +96,8 @@ def minimize(
         callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
             or raising ``StopIteration``.
         target: stop when f + ψ reaches this value.
-        numpy: whether ``fun`` and callbacks get, and the result holds, NumPy arrays instead of tensors; None: unless
-            x0, or without x0 the history's X, is a tensor.
+        numpy: whether ``fun``, callbacks and the result have NumPy arrays instead of tensors. None: they do unless x0,
+            or without x0 the history's X, is a tensor.
         batched: whether ``fun`` takes all points of a batch at once.
         workers: the largest number of concurrent queries. They run in the executor, or in threads, which the program
             joins when it exits. With more than one, methods that can (such as ZoRD and TuRBO) choose further points

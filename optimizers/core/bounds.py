@@ -27,7 +27,7 @@ class Domain:
     """A box and the coordinates in which it is searched.
 
     A point z in search coordinates is the point x = origin + unit ∘ z in user coordinates, or x = z without a unit. For
-    variables with ``log`` this is log10 x. Integers are rounded after that.
+    a variable with ``log``, this formula gives log10 x. Integers are rounded after that.
 
     Attributes:
         lower: lower bounds in user units, shape ``d``; −inf for no bound.
@@ -35,7 +35,7 @@ class Domain:
         unit: user units, or decades, per search unit, shape ``d``, 1 where a variable is not rescaled; None if none is.
         confine: whether ``to_user`` projects onto the box.
         width: the width of a rescaled variable's interval in search coordinates.
-        space: the description of integers, decades and names, or None.
+        space: the integers, log scales and names, or None.
     """
 
     lower: Tensor
@@ -187,7 +187,7 @@ def check_within(x0: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]
 
 
 def middle(bounds: Any) -> Tensor:
-    """The middle of a box, shape ``d``: a coordinate with an infinite side has the finite bound or 0."""
+    """The middle of a box, shape ``d``: a coordinate with an infinite bound has the finite one, or 0."""
     d = max(np.size(bounds.lb), np.size(bounds.ub)) if isinstance(bounds, Bounds) else len(bounds)
     like = bounds if isinstance(bounds, Tensor) and bounds.is_floating_point() else torch.empty(0, dtype=torch.float64)
     lower, upper = parse_box(bounds, like.new_empty(d))

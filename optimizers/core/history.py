@@ -1,4 +1,4 @@
-"""Evaluations from outside a run: how users give them, and what a run takes from them."""
+"""Evaluations made outside a run: parses them, and selects those that belong to the run's problem."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """Evaluations of the objective that a run did not ask for.
+    """Evaluations of the objective that were made outside the run.
 
     Attributes:
-        X: the points in user units, ``n x d``, in the bounds or outside.
+        X: the points in user units, ``n x d``, inside the bounds or not.
         y: f at the points, shape ``n``. NaN and ±inf mark failed evaluations.
-        yvar: the variance of each value's noise, one number or shape ``n``, in f's units squared. None: not known.
-        c: the values of the constraints that are evaluated with f, in the order given, ``n x m``. NaN: not known.
+        yvar: the noise variances of the values, one number or shape ``n``, in f's units squared. None: unknown.
+        c: the values of the constraints that are evaluated with f, ``n x m``, in the order of the run's constraints.
+            NaN: unknown.
     """
 
     X: Any
@@ -44,13 +45,13 @@ class History:
         known: ConstraintSet | None = None,
         sizes: tuple[int, ...] | None = None,
     ) -> History:
-        """The evaluations as tensors on a device, float64 but for X.
+        """Converts evaluations to tensors on the device of ``like``, with y and yvar in float64.
 
         Args:
-            given: a history, or its attributes as a tuple; y may hold rows (f, c) instead of c.
-            like: a point, shape ``d``, whose dtype and device X takes.
+            given: a history, or its attributes as a tuple; instead of c, y may hold rows (f, c).
+            like: a point, shape ``d``, with the dtype and device for X.
             known: the constraints of the run, or None.
-            sizes: the numbers of their components, if they are known.
+            sizes: the number of components of each constraint that is evaluated with f, if known.
 
         Raises:
             TypeError: for another type, or entries that are not real numbers.
@@ -61,25 +62,29 @@ class History:
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"history: X must have shape (n, {d}), one row for each point, got {tuple(X.shape)}")
         if not bool(torch.isfinite(X).all()):
-            raise ValueError(f"history: X must be finite, row {int((~torch.isfinite(X)).any(1).nonzero()[0])} is not")
+            raise ValueError(
+                f"history: X must be finite, but row {int((~torch.isfinite(X)).any(1).nonzero()[0])} is not"
+            )
         yvar = None if raw.yvar is None else numeric("history: yvar", raw.yvar).to(X.device, torch.float64).reshape(-1)
         if yvar is not None and (len(yvar) not in (1, len(X)) or not bool(((yvar >= 0.0) & (yvar < math.inf)).all())):
             raise ValueError(
-                f"history: yvar must be one variance or {len(X)}, finite and at least 0, got {raw.yvar!r:.80}"
+                f"history: yvar must be one variance or {len(X)} variances, finite and at least 0, got {raw.yvar!r:.80}"
             )
         y = raw.y if raw.c is None else _rows(raw.y, raw.c, len(X))
         if known is not None:
             y = known.parse(y, len(X), sizes)[0].to(X.device)
             if known.evaluated and y.shape[1] == 1 and bool(torch.isfinite(y).any()):
-                raise ValueError("history: c must hold the values of the constraints that are evaluated with f")
+                raise ValueError("history: pass the values of the constraints that are evaluated with f as c")
         elif raw.c is not None:
-            raise ValueError("history: c holds values of constraints, and the run has none that is evaluated with f")
+            raise ValueError(
+                "history: c has constraint values, but no constraint of the run is evaluated with f; leave c out"
+            )
         else:
             y = parse_values(y, len(X)).to(X.device)
         return cls(X, y, None if yvar is None else yvar.expand(len(X)))
 
     def rows(self, which: Any) -> History:
-        """The parsed evaluations with some indices or a mask."""
+        """Selects parsed evaluations by indices or a mask."""
         return History(self.X[which], self.y[which], None if self.yvar is None else self.yvar[which])
 
     def digest(self) -> str:
@@ -92,7 +97,7 @@ HistoryLike: TypeAlias = History | tuple[Any, ...]
 
 
 def as_history(given: HistoryLike) -> History:
-    """A tuple (X, y), (X, y, yvar) or (X, y, yvar, c) as a ``History``; ``TypeError`` for anything else."""
+    """Converts (X, y), (X, y, yvar) or (X, y, yvar, c) to a ``History``; raises ``TypeError`` for anything else."""
     if isinstance(given, History):
         return given
     if not isinstance(given, tuple | list) or not 2 <= len(given) <= len(fields(History)):
@@ -108,10 +113,10 @@ def _rows(y: Any, c: Any, n: int) -> Tensor:
 
 
 def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | None) -> Tensor:
-    """A point with the dimension, dtype and device of the run: x0, the box's middle, or the history's first point.
+    """Returns a point with the run's dimension, dtype and device: x0, the middle of the box, or the first given point.
 
     Raises:
-        ValueError: if there is none of these.
+        ValueError: if none of these exists.
     """
     if x0 is not None:
         return parse_point(x0)
@@ -125,12 +130,12 @@ def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | N
 
 @dataclass(frozen=True, eq=False)
 class DataAtHand:
-    """Evaluations that a run has entered in its record, which its model learns from.
+    """Evaluations from outside that are in the run's record, and that its model uses.
 
     Attributes:
         points: the points in search coordinates, ``n x d``.
         values: f, shape ``n``, NaN for a failed evaluation; with constraints rows (f, c), ``n x 1 + m``.
-        totals: f + ψ, shape ``n``; NaN for a failed evaluation, inf outside the bounds or where it is infeasible.
+        totals: f + ψ, shape ``n``; NaN for a failed evaluation, inf at a point that is infeasible or out of bounds.
         yvar: the variances of the values' noise, shape ``n``, or None.
     """
 
@@ -148,7 +153,7 @@ def entered(
     feasibility: Feasibility | None,
     tolerance: float,
 ) -> tuple[History, DataAtHand, Feasibility | None]:
-    """Judges parsed evaluations.
+    """Selects the evaluations that belong to the problem, and computes their totals and feasibility.
 
     Args:
         given: the evaluations.
@@ -159,14 +164,17 @@ def entered(
         tolerance: the largest relative violation of a feasible point.
 
     Returns:
-        The evaluations in which each variable with equal bounds has that value and each variable with ``log`` is
-        positive; the same as data of the run; and the feasibility with them.
+        The evaluations that belong to the problem: variables that equal bounds fix have the fixed value, and variables
+        with ``log`` are positive. The same evaluations as data of the run. The feasibility, updated with them.
+
+    Raises:
+        ValueError: if an integer variable has a value that is not whole.
     """
     inside = torch.ones(len(given.X), dtype=torch.bool, device=given.X.device)
     if domain is not None:
         if domain.space is not None and not torch.equal(domain.space.rounded(given.X), given.X):
             raise ValueError(
-                "history: X has numbers that are not whole for variables with integrality; leave these out"
+                "history: X has values that are not whole for variables with integrality; leave out these rows"
             )
         fixed = domain.lower == domain.upper
         belongs = (given.X[:, fixed] == domain.lower[fixed]).all(dim=1)

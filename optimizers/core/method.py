@@ -33,8 +33,8 @@
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
   ``follows_estimates``: its run is no ``success`` if the iterate never moved.
 - **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. It then
-  takes a ``history`` and values of points that it did not ask for, and its runs may begin without x0. If its model has
-  variances of values, it sets ``takes_variances``.
+  accepts a ``history`` and values of points that it did not ask for, and x0 becomes optional. If its model supports a
+  noise variance for each value, it sets ``takes_variances``.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
   failed to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
@@ -132,8 +132,8 @@ class MethodTools(ABC):
     def _take_history(self, data: DataAtHand) -> None:
         """Updates the state with evaluations that are not queries of the run; methods that set ``has_model`` define it.
 
-        It is called after ``_start`` with the history, and between batches with values that users tell. Before the
-        first batch the run begins at ``self._x`` and needs only that part of its design that the data do not replace.
+        It is called with the history after ``_start``, and between batches with values that users tell. Before the
+        first batch, the run begins at ``self._x`` and may omit the part of its design that the data replace.
         """
         raise NotImplementedError
 

@@ -29,12 +29,12 @@ from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.designs import sobol
 
 OPENING = 16
-"""The most points of the design that a run without x0 begins with; it has 2d for fewer variables."""
+"""The largest design of a run without x0; it has 2d points if these are fewer, and at most a quarter of the budget."""
 
 OPENING_STREAM = 40
-"""The stream of random numbers of this design."""
+"""The stream of random numbers for this design."""
 
-MODELS = "trust_region, zord, turbo and cobbo"
+MODELS = "trust_region, zord, least_squares_gradient, turbo and cobbo"
 
 
 class Optimizer(MethodTools):
@@ -52,15 +52,15 @@ class Optimizer(MethodTools):
     the state continues the run bitwise; its ``max_queries``, ``target`` and ``stagnation`` may differ.
 
     Args:
-        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). None, in
-            methods with a model of f: the best point of the history, or without one the best point of a Sobol' design
-            of the box, which is evaluated first.
+        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). With
+            None, methods that have a model of f begin at the best point of the history or, without one, of a Sobol'
+            design in the box, which they evaluate first.
         bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0. ``Space`` adds
-            integers, decades and names.
-        history: evaluations made before the run, a ``History`` or a pair (X, y), for methods with a model of f. They
-            are not queries of the run and do not count against its budget, but ``best_x`` may be one of them. Points
-            outside the bounds enter models that allow it, and never become the best. Points that differ from the one
-            value of a variable with equal bounds are values of another function and are left out.
+            integers, log scales and names.
+        history: evaluations made before the run, a ``History`` or a pair (X, y), for methods that have a model of f.
+            They are not queries of the run and do not count against its budget, but ``best_x`` may be one of them. Some
+            models also use points outside the bounds, which never become the best. If equal bounds fix a variable,
+            points with another value of this variable are left out.
         prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
             ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable, so that projecting
             after the prox is exact.
@@ -112,7 +112,7 @@ class Optimizer(MethodTools):
         refuse_unknown(type(self), unknown)
         if (x0 is None or history is not None) and not self.has_model:
             what = "needs an x0" if x0 is None else "takes no history"
-            raise ValueError(f"{type(self).__name__} {what}, as it has no model of f: {MODELS} have one")
+            raise ValueError(f"{type(self).__name__} {what} because it has no model of f; {MODELS} have one")
         x = reference_point(None, history, bounds) if x0 is None else self._parse_x0(x0)
         kept = {"track_best": track_best, "store_points": store_points, "store_values": store_values}
         check_run(max_queries, seed, target, stagnation, max_failures, confine_queries=confine_queries, **kept)
@@ -153,27 +153,25 @@ class Optimizer(MethodTools):
             )
 
     def _best_given(self, x: Tensor) -> Tensor:
-        """The best evaluation of the history, at which a run without x0 begins, or x where a design must come first."""
+        """The history's best point, at which a run without x0 begins; x if a design must be evaluated first."""
         closest = None if self._feasibility is None else self._feasibility.x
         found = [point for point in (self._record.best_x, closest) if point is not None]
         self._opens, box = not found, self.domain
         if self._opens and (box is None or not bool(torch.isfinite(box.upper - box.lower).all())):
             raise ValueError(
-                "a run needs x0, a history with a point in the bounds that succeeded, or bounds that are all finite"
+                "a run needs x0, a history with a successful point in the bounds, or bounds that are all finite"
             )
         return found[0] if found else x
 
     def _in_space(self, space: Space, x: Tensor, prox: ProxLike | None) -> Tensor:
-        """x0 with integers rounded; raises ``ValueError`` if the method or the prox does not go with the space."""
+        """x0 with integers rounded; raises ``ValueError`` if the method or the prox does not support the space."""
         if space.integrality.any() and not self.takes_integers:
             raise ValueError(
-                f"{type(self).__name__} takes no integers, which have no gradients: use the method 'trust_region', "
+                f"{type(self).__name__} takes no integers because it follows gradients; use the method 'trust_region', "
                 "'turbo', 'cobbo' or 'gld'"
             )
         if prox is not None and (space.integrality.any() or space.log.any()):
-            raise ValueError(
-                "a prox is in x's units and does not go with integrality or log: give bounds or constraints"
-            )
+            raise ValueError("a prox cannot be combined with integrality or log; use bounds or constraints instead")
         return space.rounded(x) if space.integrality.shape == x.shape else x
 
     @property
@@ -217,7 +215,7 @@ class Optimizer(MethodTools):
         return self._out.of(batch).missing
 
     def is_pending(self, X: Tensor) -> Tensor:
-        """Whether each of the points, ``n x d`` in user units, is one of a pending batch that is not told yet."""
+        """Whether each of the points, ``n x d`` in user units, is a pending query."""
         pending = torch.ones(len(X), dtype=torch.bool)
         pending[self._out.matches(X)[1]] = False
         return pending
@@ -319,8 +317,8 @@ class Optimizer(MethodTools):
 
         Args:
             batch: a batch that ``ask`` or ``ask_another`` returned; or points in user units, ``n x d``, or a
-                ``History``. Rows that equal points of pending batches are their answers. The other rows are treated as
-                ``history`` is: they do not count against the budget.
+                ``History``. Rows that equal points of pending batches answer these. The other rows are treated like
+                ``history``: they do not count against the budget.
             values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
                 which are counted but not used. With constraints, k rows (f, c), c the values of those evaluated with f;
                 a row with a NaN is a failed query, whose other numbers the models keep.
@@ -376,14 +374,14 @@ class Optimizer(MethodTools):
             raise
 
     def _tell_points(self, X: Any, values: Any) -> None:
-        """Tells values of points: of pending ones to their batches, the others as data at hand."""
+        """Tells values of points: those of pending points to their batches, and the others as history."""
         self._check_intact()
         given = as_history(X if values is None else (X, values))
         sizes = None if self._feasibility is None else self._feasibility.sizes
         parsed = History.parse(given, self.x, self.constraint_set, sizes)
         answers, others = self._out.matches(numeric("X", given.X).to(self._x.device))
         if others and not self.has_model:
-            raise ValueError(f"{type(self).__name__} has no model of f, so that it takes only values of its batches")
+            raise ValueError(f"{type(self).__name__} has no model of f: tell it only the values of its own batches")
         for batch, which, rows in answers:
             self.tell(batch, parsed.y[rows], which=which)
         if others:
@@ -393,9 +391,9 @@ class Optimizer(MethodTools):
                 self._stop_if_due()
 
     def _taken(self, given: History) -> DataAtHand:
-        """Enters evaluations, except those that do not belong to the problem, in the record."""
+        """Adds the evaluations that belong to the problem to the record."""
         if given.yvar is not None and not self.takes_variances:
-            raise ValueError(f"{type(self).__name__} has one noise for all values: leave out the history's yvar")
+            raise ValueError(f"{type(self).__name__} assumes one noise variance for all values; leave out yvar")
         psi, known = getattr(self.prox, "value", None), self.constraint_set
         given, data, self._feasibility = entered(
             given, self.domain, psi, known, self._feasibility, self.feasibility_tol

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def parse_pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds, shape ``d``, of ``scipy.optimize.Bounds`` or d pairs (lower, upper); None: no bound.
+    """Converts ``scipy.optimize.Bounds`` or d pairs to lower and upper bounds, shape ``d``; None means no bound.
 
     Raises:
         TypeError: if the bounds have another type.
@@ -49,16 +49,16 @@ def parse_pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _advice(entry: Any) -> str:
-    """Advice for an entry that is a category or a condition; empty for others."""
+    """Advice for an entry that describes categories or a condition; empty for others."""
     if isinstance(entry, Mapping) or callable(entry):
         return (
-            "; variables do not depend on each other: run minimize once for each case, or let the function ignore the "
-            "variable where it has no meaning"
+            "; conditional variables are not supported: run minimize once for each case, or let the function ignore "
+            "the variable where it does not apply"
         )
     categories = isinstance(entry, list | tuple) and any(isinstance(part, str) for part in entry)
     return (
-        "; categories have no distances: run minimize once for each category, or, if their levels are ordered, give "
-        "the level's number integrality=1"
+        "; categorical variables are not supported: run minimize once for each category or, if the categories are "
+        "ordered, number them and set integrality=1"
         if categories
         else ""
     )

@@ -33,7 +33,7 @@ class Record:
         searched: whether a value after the initial design has been told.
         fell: whether such a value improved on the best before it.
         moved: whether the iterate has moved, or may have.
-        given: the number of evaluations told that were not asked for, without those of the constructor.
+        given: the number of evaluations told without being asked for, not counting the constructor's history.
     """
 
     queries: int = 0
@@ -100,7 +100,7 @@ class Record:
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
 
     def include(self, points: Tensor, totals: Tensor) -> None:
-        """Takes the best of evaluations that were not queries, in user units, ``n x d``, if it improves on the best."""
+        """Updates the best point with evaluations that were not queries, at points in user units, ``n x d``."""
         totals = totals.nan_to_num(nan=math.inf, posinf=math.inf)
         if len(totals) and float(totals.min()) < self.best_y:
             i = int(totals.argmin())

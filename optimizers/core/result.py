@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """A query and what a model says of it.
+    """A query and the posterior of a model there.
 
     Attributes:
         x: the query, shape ``d``.
@@ -46,8 +46,8 @@ class Result(OptimizeResult):
     ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``TuRBO`` with ``noisy=True``, and for
     ``SurrogateTrustRegion`` also if it has detected noise. In every other run ``x`` and ``fun`` are the best query and
     its value, and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use the values
-    as told. With constraints ``x`` is the query of least posterior mean among those whose constraints are satisfied in
-    the posterior mean, and ``constr``, ``maxcv`` and ``success`` refer to these means.
+    as told. With constraints, ``x`` is the query of least posterior mean among those at which the posterior means of
+    the constraints are feasible, and ``constr``, ``maxcv`` and ``success`` refer to these means.
 
     Attributes:
         x: the best point, shape ``d``, or for noisy values that of least posterior mean; x0 before the first success.
@@ -58,7 +58,7 @@ class Result(OptimizeResult):
         nfev: the number of queries, failed ones and retries included.
         nit: the number of batches whose values are all told.
         nfail: the number of failed queries.
-        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 5 all points of a lattice evaluated, 98
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 5 all integer points evaluated, 98
             interrupted, 99 callback or function, −1 running.
         success: whether the run ended as planned; False if fewer than two queries succeeded, all values are equal, or
             the iterate never moved.

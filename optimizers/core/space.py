@@ -1,4 +1,4 @@
-"""A box whose variables may be integers, cover decades, or have names."""
+"""Bounds whose variables may be integers, be searched on a log scale, and have names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Flags = bool | int | Sequence[bool] | Sequence[int] | np.ndarray | Tensor | None
 
 
 class Space(Bounds):
-    """Bounds with integers, decades and names, accepted wherever ``bounds`` are.
+    """Bounds with integers, log scales and names, accepted wherever ``bounds`` are.
 
-    It is SciPy's ``Bounds`` with three more properties, so that ``scipy.optimize.minimize`` takes it too.
+    It is a subclass of SciPy's ``Bounds``, so that ``scipy.optimize.minimize`` accepts it too.
 
     Example::
 
@@ -29,12 +29,12 @@ class Space(Bounds):
     Args:
         bounds: ``scipy.optimize.Bounds``, or d pairs (lower, upper), where None and ±inf mean no bound.
         integrality: 1 or True for each variable that is an integer, as in ``scipy.optimize.milp`` and
-            ``differential_evolution``; one number stands for all variables. The objective gets whole numbers within
+            ``differential_evolution``; one number applies to all variables. The objective receives whole numbers within
             the bounds; x0 is rounded.
-        log: True for each variable that is searched in decades, in log10 x; its lower bound must be positive. Options
-            in search units, such as ``x_scale``, are then in decades.
-        names: a name for each variable. The objective then gets a dictionary of a point's values by name, integers as
-            ``int`` and others as ``float``, and a result has it as ``params``.
+        log: True for each variable that is searched on a log10 scale; its lower bound must be positive. Options that
+            are distances, such as ``x_scale``, are then in decades.
+        names: a name for each variable. The objective then receives a dictionary from names to values, ``int`` for
+            integers and ``float`` for others; ``params`` of a result is such a dictionary.
 
     Raises:
         TypeError: if bounds have another type.
@@ -50,7 +50,7 @@ class Space(Bounds):
     def __init__(
         self, bounds: Any, integrality: Flags = None, log: Flags = None, names: Sequence[str] | None = None
     ) -> None:
-        # Scalars of SciPy's Bounds stand for all variables.
+        # Scalar bounds apply to all variables.
         given: tuple[Any, ...] = (getattr(bounds, "lb", 0), integrality, log, names)
         sizes = [np.size(part) for part in given]
         lower, upper = parse_pairs(bounds, max(sizes) if isinstance(bounds, Bounds) else len(bounds))
@@ -58,7 +58,7 @@ class Space(Bounds):
             _flags(name, given, len(lower)) for name, given in (("integrality", integrality), ("log", log))
         )
         for j in np.flatnonzero(self.log & ~(lower > 0.0)):
-            raise ValueError(f"log: variable {j} has the lower bound {lower[j]}; decades need a positive one")
+            raise ValueError(f"log: variable {j} has the lower bound {lower[j]}; a log scale needs a positive one")
         whole = np.where(self.integrality, np.ceil(lower), lower), np.where(self.integrality, np.floor(upper), upper)
         for j in np.flatnonzero((whole[0] > whole[1]) & (lower <= upper)):
             raise ValueError(f"integrality: variable {j} has no integer in its bounds [{lower[j]}, {upper[j]}]")
@@ -70,11 +70,11 @@ class Space(Bounds):
             raise ValueError(f"names must be {len(lower)} different strings, one for each variable, got {names!r:.80}")
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Points in user units, ``... x d``, with integers rounded."""
+        """Rounds the integers of points in user units, ``... x d``."""
         return torch.where(torch.as_tensor(self.integrality, device=x.device), x.round(), x)
 
     def named(self, x: Any) -> dict[str, int | float]:
-        """The values of a point, shape ``d``, by name.
+        """Returns the values of a point, shape ``d``, by name.
 
         Raises:
             ValueError: if the variables have no names.
@@ -85,13 +85,13 @@ class Space(Bounds):
         return {name: round(float(value)) if whole else float(value) for name, whole, value in values}
 
     def description(self) -> dict[str, Any]:
-        """The properties that bounds lack, as plain values."""
+        """The properties that ``Bounds`` does not have, as plain values."""
         names = None if self.names is None else list(self.names)
         return {"integrality": self.integrality.tolist(), "log": self.log.tolist(), "names": names}
 
 
 def handed_out(points: Tensor, space: Space | None, *, arrays: bool) -> Any:
-    """A point, shape ``d``, or several, ``q x d``, as an objective gets them: dictionaries if variables have names."""
+    """Converts one point or ``q x d`` points to what an objective receives: dictionaries if variables have names."""
     if space is not None and space.names is not None:
         return space.named(points) if points.ndim == 1 else [space.named(x) for x in points]
     return points.cpu().numpy() if arrays else points

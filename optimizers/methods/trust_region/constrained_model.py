@@ -19,7 +19,7 @@ from optimizers.subproblems.region import Region
 from surrogates.pinned.columns import ColumnsModel
 
 GRAINS = 1e-15
-"""A predicted decrease under this share of the largest difference of values is a rounding error."""
+"""Predicted decreases below this fraction of the largest difference of values are rounding errors."""
 
 
 class ConstrainedModel:
@@ -30,7 +30,7 @@ class ConstrainedModel:
         box: the free variables.
         rule: the options.
         f: the model of f.
-        data: the constraints' values and the price, which a step changes.
+        data: the constraints' values and the price, which ``step`` updates.
         parts: the models, each with the columns of its functions: 0 for f, and then the evaluated constraints.
         center: shape ``d_free``.
         c: the constraints' values at the center, shape ``m``.
@@ -110,7 +110,7 @@ class ConstrainedModel:
         return self._unit * found[0], slopes
 
     def _uncertain(self) -> Iterator[tuple[np.ndarray, np.ndarray, ColumnsModel]]:
-        """Yields each model after the rows of its inequalities and what one unit of ``deviation`` is in each row."""
+        """Yields for each model the rows of its inequalities, the size of one unit of ``deviation`` in each, and the model."""
         columns, unequal = self.sides.columns, self.sides.lower < self.sides.upper
         for part, model in self._parts:
             inside = np.flatnonzero(np.isin(columns + 1, part) & (columns < self._evaluated) & unequal[columns])
@@ -128,7 +128,7 @@ class ConstrainedModel:
         """The expected merits at the model's queries minus the merit at the center, shape ``n``.
 
         Args:
-            observed: the constraints observed there, ``n x m``, of which the known ones are exact.
+            observed: the constraints' values there, ``n x m``; those of known constraints are used as they are.
         """
         rows = self.sides.rows(self.expected(observed)) / self._units
         worst = rows.max(axis=1, initial=0.0)
@@ -164,7 +164,7 @@ class ConstrainedModel:
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
         """Finds a step to a low merit in a region, shape ``d``, and the expected change of the merit.
 
-        It updates the price, which must exceed the sum of the multipliers, and falls when they fall.
+        It updates the price, which must exceed the sum of the multipliers and falls when they fall.
         """
         data, delta = self._data, region.delta
         zero, hessian = np.zeros(len(self._center)), self.hessian()[:-1, :-1].numpy() * self._unit
@@ -232,8 +232,8 @@ class ConstrainedModel:
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
         """The rule's unit vector, shape ``d``, away from the plane; None where the merit's slope is known well enough.
 
-        All functions have the same covariance up to a scale, so that the merit's is a multiple of f's. The slope of the
-        merit is taken to lie along the step; its size is the merit's decrease over the step's length.
+        All functions have the same covariance up to a factor, so the merit's covariance is a multiple of f's. The slope
+        of the merit is assumed to lie along the step; its size is the merit's decrease divided by the step's length.
         """
         s, fall = self._last
         square, d, f = float(s @ s), len(s), self._f

@@ -1,4 +1,4 @@
-"""Evaluations that a run did not ask for: how it adds them to its data, and how it begins with them."""
+"""Adds evaluations from outside to the data of a trust-region run, and begins a run with them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from optimizers.methods.trust_region.plans import Design, Plan
 from optimizers.methods.trust_region.state import TrustRegionState
 
 REFITS = 2
-"""Fits before the first step of such a run; each begins with the metric of the one before."""
+"""The number of fits before the first step of a run with a history; each begins with the metric of the previous one."""
 
 NEAREST = 4
-"""The first Δ of a run that begins with evaluations is the distance of this nearest one."""
+"""The first Δ of a run with a history is the distance from the center to its nearest evaluation of this rank."""
 
 
 def add_evaluations(
@@ -30,18 +30,18 @@ def add_evaluations(
     sizes: Sequence[int] | None,
     weights: Tensor | None,
 ) -> None:
-    """Adds evaluations to the data of a run; the present run may move its center to them.
+    """Adds evaluations from outside to the data of a run.
 
-    Points that no center may be come before all others: those outside the box, and those that violate a known
-    constraint with ``keep_feasible``. Two values of one point say whether values are noisy.
+    A point may become the center unless it is outside the box or violates a known constraint with ``keep_feasible``.
+    Points that may not are stored before all others. If one point has different values, values are noisy.
 
     Args:
         models: the builder of models.
-        state: the state, which changes.
+        state: the state, which is modified.
         points: the points, ``q x d_free``.
         values: f at them, shape ``q``, or rows (f, c), NaN where the evaluation failed.
         sizes: the numbers of components of the evaluated constraints.
-        weights: the noise variance of each value in units of the known one, shape ``q``; None: all 1.
+        weights: the noise variance of each value relative to the run's, shape ``q``; None: all 1.
     """
     box, run, explained = models.box, state.run, torch.zeros(len(points), dtype=torch.bool)
     allowed = ((points >= box.lower) & (points <= box.upper)).all(dim=1)
@@ -70,7 +70,7 @@ def add_evaluations(
 
 
 def _compare_repeated(models: ModelBuilder, state: TrustRegionState) -> None:
-    """Sets whether values are noisy by those of points that occur twice; keeps one of equal evaluations."""
+    """Compares the values of repeated points: if they differ, values are noisy, else the repetitions are removed."""
     data, run, known = state.data, state.run, state.constraints
     rows = data.values[:, None] if known is None else torch.cat([data.values[:, None], known.values], dim=1)
     _, which = torch.unique(data.points, dim=0, return_inverse=True)
@@ -81,7 +81,7 @@ def _compare_repeated(models: ModelBuilder, state: TrustRegionState) -> None:
     gaps = (rows - rows[first]).abs()
     run.noisy = bool((gaps > 0.0).any())
     if run.noisy and models.noise == 0.0:
-        raise ValueError("noise=0 says that values have no noise, but a point was given with two different values")
+        raise ValueError("noise=0 says that values are exact, but a point was given with two different values")
     run.smoothing = models.rules.noise.smooths(run.noisy)
     if run.noisy:
         run.repeated_gap = float(gaps[:, 0].max())
@@ -94,9 +94,9 @@ def _compare_repeated(models: ModelBuilder, state: TrustRegionState) -> None:
 
 
 def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
-    """Moves a run to an evaluation, and sets Δ and ρ to a distance at which steps from it are of use.
+    """Moves the center to an evaluation, and sets Δ and ρ to the distance of its ``NEAREST``-th nearest evaluation.
 
-    The queries of a run that ended there are about Δ from its center, so Δ is the distance of one of the nearest.
+    If an earlier run ended there, its last queries lie about Δ from its center.
     """
     data, run = state.data, state.run
     state.center_at(center)
@@ -109,13 +109,13 @@ def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
 
 
 def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, center: int, x0: Tensor) -> Plan:
-    """Begins a run at the best evaluation, and plans what is left of its design, or a step.
+    """Begins a run at the best evaluation, and plans the missing points of its design or, if there are none, a step.
 
     Args:
         models: the builder of models.
         planner: the planner.
-        state: the state with the evaluations, which changes.
-        center: the number of the best evaluation.
+        state: the state with the evaluations, which is modified.
+        center: the index of the best evaluation.
         x0: the initial point, shape ``d_free``, which is queried if it is not among the evaluations.
     """
     run, data = state.run, state.data
@@ -126,7 +126,7 @@ def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, cente
     queries = x0[None] if not bool((data.points == x0).all(dim=1).any()) else x0[None][:0]
     design = planner.design(state, run.center, run.radius.delta)[1:]
     near = torch.cat([run.center[None], data.points[models.window(state, run.center_index)]])
-    # The design's points farthest from given ones.
+    # The points of the design that are farthest from the given ones make up the missing number.
     missing = max(0, len(design) + 1 - len(near) - len(queries))
     farthest = torch.cdist(design, near).amin(dim=1).argsort(descending=True)
     queries, model = torch.cat([queries, design[farthest[:missing]]]), None

@@ -1,4 +1,4 @@
-"""Steps that end on a lattice: some or all variables are integers, which the model treats as continuous."""
+"""Steps to points with whole numbers in the integer variables, which the model treats as continuous."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.subproblems.region import Region
 
 MOVES = 3
-"""The most moves of a search on the lattice, in units of the number of integers."""
+"""The largest number of moves of a local search, for each integer variable."""
 
 PAIRS, BEST = 1000, 50
 """The most pairs of moves that ``improvement`` considers, and the number of steps of lowest mean that it returns."""
 
 FLAT = 1e-8
-"""A Hessian whose least eigenvalue is at most this share of the largest has no Newton step."""
+"""There is no Newton step if the least eigenvalue of the Hessian is at most this fraction of the largest."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """The points about a center whose integers are whole, as steps.
+    """The points with whole numbers in the integer variables near a center, as steps from it.
 
     Attributes:
         model: the model about the center.
         box: the box.
         center: shape ``d_free``.
-        region: where a step may end.
+        region: the trust region.
     """
 
     model: LocalModel
@@ -50,10 +50,10 @@ class Lattice:
         return self.box.spacing(self.center)
 
     def allowed(self, moves: Tensor) -> Tensor:
-        """Which moves of integers, ``n x d_free``, a step may make, shape ``n``.
+        """Which moves of integers, ``n x d_free``, are allowed, shape ``n``.
 
-        The cell of the values (half a unit on both sides) meets the region's ball, or one integer changes by 1, in
-        front of the plane of the failed queries.
+        A move is allowed if the cell of its values (half a unit on both sides) meets the ball, or if it changes only
+        one integer, by 1. It may not cross the plane that separates failed queries.
         """
         inside = torch.linalg.vector_norm((moves.abs() - 0.5 * self.spacing).clamp_min(0.0), dim=-1)
         single = ((moves != 0.0).sum(-1) == 1) & (moves.abs() <= 1.5 * self.spacing).all(-1)
@@ -62,14 +62,15 @@ class Lattice:
         return ((inside <= self.region.delta) | single) & before | ~moves.any(-1)
 
     def near(self, moves: Tensor) -> Tensor:
-        """The allowed moves that differ from given ones, shape ``d_free``, by 1 in one integer, ``n x d_free``."""
+        """The allowed moves that differ from a given one, shape ``d_free``, by 1 in one integer, ``n x d_free``."""
         found = torch.where(self.whole, self.box.neighbours(self.center + moves) - self.center, 0.0)
         return found[self.allowed(found)]
 
     def steps(self, moves: Tensor, step: Tensor) -> Tensor:
-        """Steps with these moves, ``n x d_free``, whose other variables follow a step's by Newton's formula.
+        """Steps with the given moves of integers, ``n x d_free``.
 
-        At the minimum over the others they change by −H_cc⁻¹H_ci with the integers. Under constraints they stay.
+        The other variables begin at those of ``step`` and are optimized by a Newton step: they change by −H_cc⁻¹H_ci
+        times the change of the integers. With constraints, they do not change.
         """
         whole, d = self.whole, len(step)
         rest = torch.where(whole, 0.0, step).expand(moves.shape)
@@ -86,9 +87,9 @@ class Lattice:
     def step(self, newton: int) -> tuple[Tensor, float]:
         """Finds a step to a low mean, shape ``d_free``, and the mean there in f's units.
 
-        The step of least mean of continuous variables is rounded. Then one integer after another moves by 1, as long as
-        this lowers the mean. At the end the other variables are optimized with the integers fixed, also with the
-        integers of the center, and the better step is taken.
+        The step to the least mean for continuous variables is rounded. A local search then changes one integer at a time
+        by 1, as long as the mean falls. Finally the other variables are optimized with the integers fixed, once at the
+        values found and once at the center's, and the better step is taken.
         """
         found, whole = self.model.composite or self.model.region, self.whole
         step, mean = found.step(self.region, newton)
@@ -110,7 +111,7 @@ class Lattice:
         return min(results, key=lambda result: result[1])
 
     def polished(self, moves: Tensor, newton: int) -> tuple[Tensor, float]:
-        """The step with these moves to the least mean, and the mean there."""
+        """Optimizes the other variables for fixed moves of the integers; returns the step and the mean there."""
         region, whole = self.region, self.whole
         if bool(whole.all()):
             return moves, float(self.model.values(moves[None]))
@@ -125,7 +126,7 @@ class Lattice:
     def improvement(self, step: Tensor) -> tuple[Tensor, Tensor]:
         """Steps with other integers than the center, ``n x d_free``, and the expected improvement of each, shape ``n``.
 
-        They differ from the center by one or two moves of integers by 1. With mean μ and standard deviation σ relative
+        Each of them changes one or two integers of the center by 1. With mean μ and standard deviation σ relative
         to the center the expected improvement is σ(zΦ(z) + φ(z)) for z = −μ/σ.
         """
         one = self.near(torch.zeros_like(step))
@@ -144,6 +145,6 @@ class Lattice:
 
 
 def unique_rows(points: Tensor) -> Tensor:
-    """The rows of points, ``n x d``, each once, in their order."""
+    """Removes repeated rows from points, ``n x d``, and keeps their order."""
     first = {tuple(row): i for i, row in reversed(list(enumerate(points.tolist())))}
     return points[sorted(first.values())]

@@ -43,7 +43,7 @@ class CompositeModel:
         return s, model.unit * mean
 
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
-        """The direction of f's model where the prox-gradient mapping at the center stands for the gradient."""
+        """The direction of f's model, with the prox-gradient mapping at the center instead of the gradient."""
         slope = prox_gradient(self.model.quadratic(self._zero), self._prox, region.delta)
         return self.model.geometry_direction(rule, region, slope)
 
@@ -53,7 +53,7 @@ class LocalModel:
     """A model about a center.
 
     Attributes:
-        numbers: the numbers of its queries, shape ``n``.
+        numbers: the indices of its queries, shape ``n``.
         means: the posterior means of f + ψ at them relative to the center, or of the merit, shape ``n``, in f's units.
         region: the model of f.
         composite: the model of f + ψ, or of f and its constraints; None: f alone.

@@ -1,4 +1,4 @@
-"""Updates a run by the values of a plan: its start, radii, noise and scales."""
+"""Updates a run with the values of a plan: its start, its radii, and whether values are noisy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optimizers.methods.trust_region.state import Radius, TrustRegionState
 
 
 class StepOutcome(NamedTuple):
-    """The outcome of the last query as far as it was a step.
+    """The outcome of the last query if it was a step.
 
     Attributes:
         failed: whether the last query was a step, and it failed.
@@ -33,7 +33,7 @@ NO_STEP = StepOutcome()
 def update_run(
     models: ModelBuilder, first: Radius, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor
 ) -> StepOutcome:
-    """Updates a run by the values of a plan: its start, its radii, and whether values are noisy.
+    """Updates a run with the values of a plan: its start, its radii, and whether values are noisy.
 
     Args:
         models: the builder of models.
@@ -95,13 +95,13 @@ def _begin(
 def _update_radius(
     models: ModelBuilder, state: TrustRegionState, plan: Step, point: Tensor, succeeded: bool
 ) -> StepOutcome:
-    """Moves the radius by the ratio of a step's actual to its predicted decrease."""
+    """Updates the radii by the ratio of a step's actual to its predicted decrease."""
     run, data, rules, model_queries = state.run, state.data, models.rules, state.run.model_queries
-    # If the step failed to give a value, the last value is another query's, and NaN replaces it.
+    # If the step has no value, the last value belongs to another query, and NaN replaces it.
     before, after = models.totals(state, torch.tensor([run.center_index, -1])).tolist()
     ratio, run.model_queries = _ratio(before, after if succeeded else math.nan, plan.predicted), 0
     by_chance = after - before + plan.predicted <= rules.exploration.deviations * plan.exploration_std
-    # Chance explains a step that explores and falls short by little, but not several in a row.
+    # A small shortfall of an exploring step is attributed to chance, but not several times in a row.
     if ratio <= rules.radius.failed and by_chance and model_queries < rules.exploration.limit:
         ratio, run.model_queries = rules.exploration.ratio, model_queries + 1
     plane = None if succeeded else models.half_space(state, run.center_index)
@@ -112,7 +112,7 @@ def _update_radius(
     # A failure that a constraint explains needs no plane: the constraint's model excludes the point.
     explained = not succeeded and not bool((data.failed == point).all(dim=1).any())
     if outcome.failed and models.box.integers is not None and length > (1.0 + 1e-9) * run.radius.delta:
-        return StepOutcome(True)  # an integer moved beyond the ball: that says nothing of the radius
+        return StepOutcome(True)  # an integer moved out of the ball: this says nothing about the radius
     run.radius = rules.radius.after(run.radius, -math.inf if explained or plane is not None else ratio, length)
     return outcome
 
@@ -133,9 +133,9 @@ def settle_by_mean(
     told: Plan | None,
     outcome: StepOutcome,
 ) -> tuple[int, LocalModel, StepOutcome]:
-    """Moves the radii by the ratio of the posterior mean's decrease to the predicted one, and then the center.
+    """Updates the radii by the ratio of the posterior mean's decrease to the predicted one, and then the center.
 
-    The center moves to the run's query of least posterior mean. A failed step has already moved the radii.
+    The center moves to the run's query of least posterior mean. After a failed step, the radii are already updated.
     """
     run, data, rule = state.run, state.data, models.rules.radius
     last = model.means[model.numbers == len(data.values) - 1]

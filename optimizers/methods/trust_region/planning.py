@@ -19,13 +19,13 @@ from optimizers.methods.trust_region.state import Radius, TrustRegionState
 from optimizers.subproblems.region import Region
 
 TRIALS = 32
-"""The lattice points among which a run whose neighbours were all asked chooses."""
+"""The number of random points in a ball among which ``_grown`` chooses."""
 
 LEAST = 1e-9
-"""An expected improvement counts if it is more than this share of the largest difference of values in the model."""
+"""Expected improvements up to this fraction of the largest difference of values in the model are ignored."""
 
 FINE = 0.1
-"""A search is finer than the integers if ρ is less than this share of the distance of two."""
+"""A search is finer than the integers if ρ is less than this fraction of the distance between two of them."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Planner:
     Attributes:
         models: the builder of models.
         first: the first radii of a run.
-        queries: how many queries were told, given evaluations included.
-        remaining: how many queries are left.
+        queries: the number of evaluations so far, including given ones.
+        remaining: the number of queries left.
         pending: the points of a lattice that are being evaluated, ``p x d_free``; none without integers.
         rescale: whether the values of a design may change the scales.
     """
@@ -49,14 +49,14 @@ class Planner:
     rescale: bool
 
     def design(self, state: TrustRegionState, center: Tensor, delta: float) -> Tensor:
-        """The points of a design about a center, the first of them."""
+        """The points of a design about a center, which is the first of them."""
         box, rule = self.models.box, self.models.rules.design
         few = self.models.loss is not None or (self.models.constraints is None and box.d <= rule.directions)
         random = None if few or self._has_both_sides() else self.models.random(3)
         return self._allowed(state, rule.points(box, center, delta, random))
 
     def _allowed(self, state: TrustRegionState, points: Tensor) -> Tensor:
-        """The points of a design, the first of which is its center, where constraints and integers allow them to be."""
+        """Moves the points of a design, whose first point is its center, to where constraints and integers allow them."""
         points = self.models.kept(state, points, points[0])
         if self.models.box.integers is None:
             return points
@@ -64,16 +64,16 @@ class Planner:
         return torch.stack([points[0], *rest])
 
     def another_design(self, state: TrustRegionState, told: Design, values: Tensor) -> Design | None:
-        """Plans another design where the values of one say that it is too wide; may change the scales.
+        """Plans the opposite points of a design, or a smaller design; may change the scales.
 
-        A box may be far wider than the scale at which f varies. Then all points of the design are worse than its
-        center. In this case, and where the values of a design change the scales, the points opposite to them are
-        evaluated too. If the parabolas through them have their minima near the center, the next design is as wide as
-        the farthest one, and the values of the wide design do not enter the model.
+        A box may be far wider than the scale on which f varies. Then all points of the design are worse than its
+        center. In this case, and if the design may change the scales, the opposite points are evaluated too. If all
+        parabolas through the points have their minima near the center, a smaller design, as wide as the distance to the
+        farthest minimum, replaces this one and its values.
         """
         run, data, models, rules = state.run, state.data, self.models, self.models.rules
         n = (2 if told.opposite else 1) * (len(values) - told.begins)
-        # With failures, evaluations from outside or those of several workers, the run has other points than the design.
+        # With failures, evaluations from outside or several workers, the run's points are not those of the design.
         alone = len(data.values) - run.run_start == n + 1
         if not alone or run.noisy or models.psi is not None or models.constraints is not None:
             return None
@@ -96,7 +96,7 @@ class Planner:
         return None
 
     def _has_both_sides(self) -> bool:
-        """Whether designs have both sides of each variable: with integers, or without bounds, to change the scales."""
+        """Whether a design has points on both sides along each variable: with integers, or if it may change the scales."""
         models, box = self.models, self.models.box
         few = box.d <= models.rules.design.whole and models.constraints is None
         infinite = self.rescale and not bool(torch.isfinite(box.sides).all())
@@ -136,9 +136,9 @@ class Planner:
         """Plans a step, a geometry-improving query or a restart; None if the model must be fitted again without noise.
 
         This is Powell's loop. A step is worthwhile if it is long enough for ρ, predicts a decrease and leads to a new
-        point. It is the next query unless the last step failed. Otherwise a geometry-improving query is, if the model
-        needs one. If it does not, ρ falls if the step is not worthwhile or the last one failed at Δ = ρ, and a restart
-        follows the finest ρ; else the step within the reduced Δ is the next query.
+        point. It is the next query unless the last step failed. Otherwise, the next query is geometry-improving if the
+        model needs one. If it does not, ρ falls if the step is not worthwhile or the last step failed at Δ = ρ; after
+        the finest ρ there is a restart. In the remaining case, the step within the reduced Δ is the next query.
 
         Args:
             state: the state, whose radii and counts change.
@@ -228,7 +228,7 @@ class Planner:
         if run.model_queries >= min(most, rules.geometry.limit):
             return None
         box = self.models.box
-        if box.integers is not None:  # integers whose values are farther apart than the ball is wide stay
+        if box.integers is not None:  # integers whose values are farther apart than the ball's diameter do not change
             moves = box.spacing(run.center) <= 2.0 * region.delta
             region = replace(
                 region, lower=torch.where(moves, region.lower, 0.0), upper=torch.where(moves, region.upper, 0.0)
@@ -262,11 +262,11 @@ class Planner:
         return early and rules.noise.needs(model.region.pinned, rules.model.search)
 
     def _is_asked(self, state: TrustRegionState, point: Tensor) -> bool:
-        """Whether a point was evaluated, or is pending on a lattice."""
+        """Whether a point was evaluated or, with integers, is pending."""
         return self.models.is_evaluated(state, point) or bool((self.pending == point).all(dim=1).any())
 
     def _is_exhausted(self, state: TrustRegionState) -> bool:
-        """Whether all points of a lattice were asked, and values have no noise."""
+        """Whether all points were asked, which is possible only for integers, and values have no noise."""
         known = state.constraints
         asked = [state.data.points, state.data.failed, self.pending, *([] if known is None else [known.partial])]
         return not state.run.noisy and sum(map(len, asked)) >= self.models.box.lattice_size
@@ -274,9 +274,10 @@ class Planner:
     def _neighbour(
         self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor
     ) -> GeometryQuery | None:
-        """Queries the integers next to the center's that no query had yet, those of the least mean first; None: none.
+        """Queries the neighbour of least mean whose integers no query has had; None if there is none.
 
-        Before the search becomes finer than the integers, their effect and that on the other variables must be known.
+        A neighbour changes one integer of the center by 1. The search must know the effect of these changes before it
+        becomes finer than the integers.
         """
         run, box, newton = state.run, self.models.box, self.models.rules.model.newton
         if box.integers is None or run.noisy:
@@ -293,7 +294,7 @@ class Planner:
         for index in model.values(steps).argsort().tolist():
             end = steps[index] if model.composite is None else found.polished(near[index], newton)[0]
             point = self.models.kept(state, box.clamped(run.center + end)[None])
-            # A point moved inside of the known constraints may have other integers.
+            # A point that is moved inside the known constraints may have other integers.
             if bool((asked != point[:, box.integers]).any(dim=1).all()):
                 return GeometryQuery(point)
         return None
@@ -301,7 +302,8 @@ class Planner:
     def _grown(self, state: TrustRegionState, model: LocalModel, radius: Radius) -> GeometryQuery | None:
         """Queries the new lattice point of least mean in a ball that grows until there is one.
 
-        A run of integers alone cannot search at a finer scale. It ends (None) when the ball has its largest radius.
+        If all variables are integers, a run cannot search at a finer scale. Returns None if the largest ball has no new
+        point, and always if there are other variables or noise.
         """
         run, box = state.run, self.models.box
         if not math.isfinite(box.lattice_size) or run.noisy:
@@ -317,7 +319,7 @@ class Planner:
         return None
 
     def _restart(self, state: TrustRegionState) -> Restart:
-        """A random point, moved into ψ's domain, at which a new run begins; on a lattice a new one."""
+        """Begins a new run at a random point, moved into ψ's domain; if all variables are integers, at a new point."""
         data, box, psi = state.data, self.models.box, self.models.psi
         where = (box, state.run.center, self.first.delta, data.points, data.failed)
         point = self.models.kept(state, self.models.rules.restart.point(*where, self.models.random(2)))
@@ -329,7 +331,7 @@ class Planner:
     def _noise_hides_rho(self, state: TrustRegionState, model: LocalModel) -> bool:
         """Whether noise exceeds the mean's variation over ρ/2, the shortest step, and no query within 2ρ has failed.
 
-        Near failed queries ρ falls all the same: they say more about f than its noise hides.
+        Near failed queries ρ falls nevertheless, because failures are informative in spite of the noise.
         """
         run, rule, region = state.run, self.models.rules.noise, model.region
         if not run.smoothing or rule.sees(region.hessian, region.pinned.noise, 0.5 * run.radius.rho):

@@ -12,8 +12,8 @@ class Design:
     """Points about a center, ``q x d_free``.
 
     Attributes:
-        begins: whether the first of them is the center, where a run begins.
-        opposite: whether they lie opposite to those of the design before.
+        begins: whether the first point is the center, at which a run begins.
+        opposite: whether they are the opposite points of the previous design.
     """
 
     points: Tensor
@@ -30,7 +30,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The center again, ``1 x d_free``: another value there means that values are noisy."""
+    """The center again, ``1 x d_free``: if its value differs, values are noisy."""
 
     points: Tensor
 

@@ -163,13 +163,13 @@ def test_points_of_another_value_of_a_fixed_variable_are_left_out(method, caplog
 
 
 def test_methods_without_a_model_refuse():
-    with pytest.raises(ValueError, match="RGF takes no history, as it has no model of f"):
+    with pytest.raises(ValueError, match=r"RGF takes no history.*no model of f"):
         RGF(np.zeros(D), max_queries=50, history=given())
     with pytest.raises(ValueError, match="RGF needs an x0"):
         minimize(f, method="rgf", bounds=BOX, max_queries=50)
     opt = RGF(np.zeros(D), max_queries=50)
     batch = opt.ask()
-    with pytest.raises(ValueError, match="only values of its batches"):
+    with pytest.raises(ValueError, match="only the values of its own batches"):
         opt.tell(np.full((1, D), 0.1), [1.0])
     opt.tell(batch.points().numpy(), [f(x) for x in batch.points()])
     assert opt.queries == len(batch)
@@ -181,10 +181,10 @@ def test_methods_without_a_model_refuse():
         (3.0, TypeError, r"pair \(X, y\)"),
         ((np.zeros((3, 4)), np.zeros(3)), ValueError, r"\(n, 3\)"),
         ((np.zeros((3, D)), np.zeros(2)), ValueError, "one for each point"),
-        ((np.full((2, D), np.inf), np.zeros(2)), ValueError, "finite, row 0"),
+        ((np.full((2, D), np.inf), np.zeros(2)), ValueError, "finite, but row 0"),
         (History(np.zeros((2, D)), np.zeros(2), yvar=[-1.0, 1.0]), ValueError, "yvar"),
         (History(np.zeros((2, D)), np.zeros(2), c=np.zeros((3, 1))), ValueError, "2 rows"),
-        (History(np.zeros((2, D)), np.zeros(2), c=np.zeros((2, 1))), ValueError, "none that is evaluated"),
+        (History(np.zeros((2, D)), np.zeros(2), c=np.zeros((2, 1))), ValueError, "but no constraint of the run"),
         ((np.zeros((2, D)), np.zeros(2), 0.1, None, 1), TypeError, "pair"),
     ],
 )
@@ -196,7 +196,7 @@ def test_histories_that_do_not_fit_are_refused(history, error, message):
 def test_what_a_run_without_x0_needs():
     with pytest.raises(ValueError, match="needs bounds, or a history"):
         minimize(f, max_queries=20)
-    with pytest.raises(ValueError, match="a point in the bounds that succeeded, or bounds that are all finite"):
+    with pytest.raises(ValueError, match="a successful point in the bounds, or bounds that are all finite"):
         minimize(f, bounds=[(0.0, None)] * D, history=([[-1.0] * D], [0.0]), max_queries=20)
     X, y = given()
     result = minimize(f, history=(torch.from_numpy(X), y), max_queries=20)
@@ -205,7 +205,7 @@ def test_what_a_run_without_x0_needs():
 
 @pytest.mark.parametrize("method", ["zord", "turbo", "cobbo"])
 def test_variances_need_a_model_that_has_them(method):
-    with pytest.raises(ValueError, match="one noise for all values"):
+    with pytest.raises(ValueError, match="one noise variance for all values"):
         make(method, history=History(*given(), yvar=0.1))
 
 
@@ -241,7 +241,7 @@ def test_constraints_judge_the_history():
     exact = minimize(f, np.zeros(D), bounds=BOX, constraints=constraint, max_queries=60)
     assert result.nfev == 15 and len(result.history.maxcv) == 15 and result.maxcv <= 1e-5
     assert abs(result.fun - exact.fun) < 1e-3 * abs(exact.fun)
-    with pytest.raises(ValueError, match="c must hold the values of the constraints"):
+    with pytest.raises(ValueError, match=r"pass the values of the constraints .* as c"):
         make("trust_region", constraints=constraint, history=(X, y))
 
 

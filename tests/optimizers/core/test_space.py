@@ -109,10 +109,10 @@ def test_bounds_of_integers_are_the_whole_numbers_inside():
 @pytest.mark.parametrize(
     ("bounds", "options", "message"),
     [
-        ([("adam", "sgd")], {}, "categories have no distances: run minimize once for each category"),
-        ([{"if": "adam", "beta": (0, 1)}], {}, "variables do not depend on each other"),
+        ([("adam", "sgd")], {}, "categorical variables are not supported: run minimize once for each category"),
+        ([{"if": "adam", "beta": (0, 1)}], {}, "conditional variables are not supported"),
         ([(0.2, 0.8)], {"integrality": 1}, r"variable 0 has no integer in its bounds \[0.2, 0.8\]"),
-        ([(0, 1)], {"log": True}, "variable 0 has the lower bound 0.0; decades need a positive one"),
+        ([(0, 1)], {"log": True}, "variable 0 has the lower bound 0.0; a log scale needs a positive one"),
         ([(0, 1)], {"integrality": 3}, "integrality must be 0 or 1"),
         ([(0, 1)] * 2, {"names": ["a", "a"]}, "names must be 2 different strings"),
         ([(0, 1)] * 2, {"integrality": [1, 0, 1]}, "one for each of 2 variables"),
@@ -126,11 +126,11 @@ def test_what_a_space_refuses(bounds, options, message):
 def test_a_prox_and_arguments_of_other_libraries_are_refused_with_advice():
     from optimizers import L1
 
-    with pytest.raises(ValueError, match="prox is in x's units"):
+    with pytest.raises(ValueError, match="prox cannot be combined"):
         minimize(sum, [1.0], bounds=Space([(0, 3)], 1), prox=L1(1.0), max_queries=20)
     with pytest.raises(TypeError, match=r"pass bounds=Space\(bounds, integrality"):
         minimize(sum, [1.0], bounds=[(0, 3)], integrality=[1], max_queries=20)
-    with pytest.raises(TypeError, match="an evaluation runs to its end"):
+    with pytest.raises(TypeError, match="evaluations are not pruned"):
         minimize(sum, [1.0], bounds=[(0, 3)], pruner="median", max_queries=20)
 
 
