@@ -110,7 +110,7 @@ class ConstrainedModel:
         return self._unit * found[0], slopes
 
     def _uncertain(self) -> Iterator[tuple[np.ndarray, np.ndarray, ColumnsModel]]:
-        """Yields for each model the rows of its inequalities, the size of one unit of ``deviation`` in each, and the model."""
+        """Yields each model's rows of inequalities, the size of one unit of ``deviation`` in each, and the model."""
         columns, unequal = self.sides.columns, self.sides.lower < self.sides.upper
         for part, model in self._parts:
             inside = np.flatnonzero(np.isin(columns + 1, part) & (columns < self._evaluated) & unequal[columns])

@@ -87,9 +87,9 @@ class Lattice:
     def step(self, newton: int) -> tuple[Tensor, float]:
         """Finds a step to a low mean, shape ``d_free``, and the mean there in f's units.
 
-        The step to the least mean for continuous variables is rounded. A local search then changes one integer at a time
-        by 1, as long as the mean falls. Finally the other variables are optimized with the integers fixed, once at the
-        values found and once at the center's, and the better step is taken.
+        The step to the least mean for continuous variables is rounded. A local search then changes one integer at a
+        time by 1, as long as the mean falls. Finally the other variables are optimized with the integers fixed, once at
+        the values found and once at the center's, and the better step is taken.
         """
         found, whole = self.model.composite or self.model.region, self.whole
         step, mean = found.step(self.region, newton)

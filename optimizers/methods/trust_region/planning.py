@@ -56,7 +56,7 @@ class Planner:
         return self._allowed(state, rule.points(box, center, delta, random))
 
     def _allowed(self, state: TrustRegionState, points: Tensor) -> Tensor:
-        """Moves the points of a design, whose first point is its center, to where constraints and integers allow them."""
+        """Moves the points of a design, whose first is its center, to where constraints and integers allow them."""
         points = self.models.kept(state, points, points[0])
         if self.models.box.integers is None:
             return points
@@ -96,7 +96,7 @@ class Planner:
         return None
 
     def _has_both_sides(self) -> bool:
-        """Whether a design has points on both sides along each variable: with integers, or if it may change the scales."""
+        """Whether a design has both sides of each variable: with integers, or if it may change the scales."""
         models, box = self.models, self.models.box
         few = box.d <= models.rules.design.whole and models.constraints is None
         infinite = self.rescale and not bool(torch.isfinite(box.sides).all())
