@@ -25,34 +25,35 @@ def least_squares(
     f_scale: float = 1.0,
     **options: Any,
 ) -> Result:
-    """Minimizes F(x) = ½ C² Σᵢ ρ((rᵢ(x)/C)²) from values of the residuals r, without derivatives.
+    """Minimizes F(x) = ½ C² Σᵢ ρ((rᵢ(x)/C)²), given a function that computes the residuals r, without derivatives.
 
-    It is the default method of ``minimize`` with a model of each residual instead of one of F. The residuals' Gaussian
-    processes share hyper-parameters and one factor. A step leads to the least F of their posterior means in the trust
-    region, whose Hessian is the Gauss-Newton matrix and the curvature of the models. A run begins with x0 and a point
-    along each variable, which determine a first Jacobian. Residuals may be noisy. A query that gives NaN for some
-    residuals has failed.
+    This is the default method of ``minimize`` with a Gaussian process for each residual instead of one for F. The
+    processes share hyper-parameters and one Cholesky factor. A step minimizes F of the posterior means in the trust
+    region; the Hessian of this model is the Gauss-Newton matrix plus the curvature of the residuals' models. A run
+    begins with x0 and one point along each variable, which determine a first Jacobian. Residuals may be noisy. A query
+    fails if any residual is NaN.
 
     Args:
-        r: the residuals of a point, shape ``d`` to ``m``, or of ``q x d`` points to ``q x m`` with ``batched``.
+        r: function that computes the residuals, shape ``m``, of a point, shape ``d``; with ``batched``, the residuals,
+            ``q x m``, of points, ``q x d``.
         x0: initial point, shape ``d``.
         max_queries: the budget of evaluations of r.
         bounds: ``scipy.optimize.Bounds`` or d pairs; equal bounds fix a variable.
         loss: ρ: ``"linear"``, ``"soft_l1"``, ``"huber"``, ``"cauchy"`` or ``"arctan"``, or a function that takes z, of
             shape ``m``, and returns ρ(z), ρ'(z) and ρ''(z), ``3 x m``, as for ``scipy.optimize.least_squares``.
-        f_scale: C, the size of a residual above which it is an outlier; it changes nothing for ``"linear"``.
+        f_scale: C, the size above which a residual counts as an outlier; it has no effect with ``"linear"``.
         **options: the other arguments of ``minimize`` (such as ``seed``, ``workers``, ``executor``, ``checkpoint``,
             ``target``, a value of F) and of ``SurrogateTrustRegion`` (``radius``, ``window``, ``x_scale``). A
-            ``history`` is (X, R), R the residuals at the points, ``n x m``.
+            ``history`` is (X, R), where R, ``n x m``, has the residuals at the points.
 
     Returns:
         A ``Result`` with the entries of ``scipy.optimize.least_squares``: ``x``; ``cost``, F at x; ``fun``, the
-        residuals at x, shape ``m``; ``jac``, ``m x d``, their Jacobian by the model, with 0 for a fixed variable, and
-        modified for ``loss`` so that JᵀJ approximates the Hessian of F; ``grad``, the gradient of F, shape ``d``;
-        ``optimality``, the largest absolute partial derivative, each times the distance to the bound towards which F
-        falls; ``active_mask``, −1 at a lower bound and 1 at an upper one. If residuals are noisy, ``x`` is the query of
-        least expected F, and ``fun`` has posterior means. ``status``, ``message``, ``success`` and ``history``
-        (of F) are as in ``minimize``.
+        residuals at x, shape ``m``; ``jac``, ``m x d``, the model's estimate of their Jacobian, 0 for a fixed variable
+        and modified for ``loss`` so that JᵀJ approximates the Hessian of F; ``grad``, the gradient of F, shape ``d``;
+        ``optimality``, the maximum norm of ``grad`` after each component with a bound in the direction of descent is
+        multiplied by the distance to this bound; ``active_mask``, −1 at a lower bound and 1 at an upper one. If
+        residuals are noisy, ``x`` is the query of least expected F, and ``fun`` has posterior means. ``status``,
+        ``message``, ``success`` and ``history`` (of F) are as in ``minimize``.
 
     Raises:
         ValueError: for an unknown loss, constraints or a prox, or as ``minimize`` does.

@@ -118,7 +118,7 @@ class Queries:
         error: the objective's exception that ended the run.
         constrained: the values at each point with those of the constraints; None without constraints.
         integrality: which variables are integers, in which points are rounded, shape ``d``; None: no variable is.
-        domain: the integers, decades and names of a ``Space``, in whose search coordinates methods work, or None.
+        domain: the integers, log scales and names of a ``Space``, in whose search coordinates methods work, or None.
     """
 
     fun: Callable[[Any], Any]

@@ -109,13 +109,13 @@ class Feasibility:
         tolerance: float,
         expected: np.ndarray | None,
     ) -> dict[str, Any]:
-        """A result with the entries that are about constraints; see ``Result``.
+        """Adds the entries about constraints to a result; see ``Result``.
 
         Args:
             result: the result.
             known: the constraints.
             record: the record of the run.
-            multipliers: of each component, shape ``m``; None: not known.
+            multipliers: the multiplier of each component, shape ``m``; None: unknown.
             tolerance: the largest relative violation of a feasible query.
             expected: the constraints' posterior means at the result's x, shape ``m``; None: x is a query as observed.
         """

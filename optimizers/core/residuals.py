@@ -1,4 +1,4 @@
-"""Losses of residuals: the cost of a least-squares problem and its derivatives, with SciPy's loss functions."""
+"""The cost of a least-squares problem and its derivatives, with SciPy's loss functions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Loss:
 
     Attributes:
         loss: a name in ``LOSSES``, or a function that takes z, shape ``m``, and returns ρ, ρ' and ρ'', ``3 x m``.
-        f_scale: C, in the residuals' units; with the loss ``"linear"`` it changes nothing.
+        f_scale: C, in the residuals' units; it has no effect with the loss ``"linear"``.
 
     Raises:
         ValueError: for an unknown loss, or a scale that is not positive.
@@ -73,11 +73,11 @@ class Loss:
 
     @property
     def group(self) -> Group:
-        """The residuals as values without bounds beside F."""
+        """The residuals as a constraint without bounds, evaluated together with F."""
         return Group(self.cost, np.array([-math.inf]), np.array([math.inf]))
 
     def cost(self, r: np.ndarray) -> float:
-        """F(r) of residuals of shape ``m``."""
+        """F(r), for residuals r of shape ``m``."""
         return 0.5 * self.f_scale**2 * float(self._rho(r)[0].sum())
 
     def derivatives(self, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ class Loss:
         return slope * r, slope + 2.0 * curvature * (r / self.f_scale) ** 2
 
     def __str__(self) -> str:
-        """The loss in checkpoints."""
+        """The text that identifies the loss in checkpoints."""
         name = getattr(self.loss, "__qualname__", type(self.loss).__name__) if callable(self.loss) else self.loss
         return f"{name}({self.f_scale!r})"
 
@@ -94,13 +94,13 @@ class Loss:
 def described_least_squares(
     result: dict[str, Any], loss: Loss, r: Tensor | None, jac: Tensor | None, domain: Domain | None
 ) -> dict[str, Any]:
-    """A result with the entries of ``scipy.optimize.least_squares``; see ``optimizers.least_squares``.
+    """Converts a result to one with the entries of ``scipy.optimize.least_squares``; see ``optimizers.least_squares``.
 
     Args:
-        result: the entries of the run, of which ``fun`` is the cost.
+        result: the entries of the run's result, where ``fun`` is the cost.
         loss: the loss.
         r: the residuals at x, shape ``m``; None if no query succeeded.
-        jac: their Jacobian, ``m x d``; None: not known.
+        jac: their Jacobian, ``m x d``; None: unknown.
         domain: the run's box, or None.
     """
     result = {name: value for name, value in result.items() if name not in CONSTRAINT_ENTRIES}

@@ -39,7 +39,7 @@ ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     StopReason.STAGNATION: (2, "No further improvement {count}."),
     StopReason.TIME: (4, "The time of max_seconds is spent, {count}."),
     StopReason.ALL_FAILED: (3, "The last {row} queries all failed, {count}.{limit}"),
-    StopReason.EXHAUSTED: (5, "All points of the lattice were evaluated, {count}."),
+    StopReason.EXHAUSTED: (5, "All points were evaluated, {count}."),
     StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
     StopReason.FUNCTION: (99, "Stopped by the function, which raised StopIteration, {count}."),
     StopReason.INTERRUPTED: (98, "Interrupted {count}."),

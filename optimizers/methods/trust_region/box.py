@@ -112,14 +112,14 @@ class FreeBox:
         return torch.where(self.integers, self.part(self._domain.to_search(near[self._domain.contains(near)])), point)
 
     def spacing(self, point: Tensor) -> Tensor:
-        """The distance to the next value of each integer at a point, shape ``d_free``; 0 for other variables."""
+        """The distance between neighbouring values of each integer at a point, shape ``d_free``; 0 for others."""
         if self.integers is None or self._domain is None:
             return torch.zeros_like(point)
         steps = 1.0 / self._domain.slopes(self._domain.to_user(self.whole(point[None]))[0])
         return torch.where(self.integers, self.part(steps), 0.0)
 
     def finest_spacing(self, point: Tensor) -> float:
-        """The least distance of two values of an integer at a point; 0 without integers."""
+        """The least distance between two values of an integer at a point; 0 without integers."""
         return 0.0 if self.integers is None else float(self.spacing(point)[self.integers].min())
 
     @cached_property
@@ -147,7 +147,7 @@ class FreeBox:
         return torch.clamp(points, self.lower, self.upper)
 
     def resolution(self, center: Tensor) -> float:
-        """A distance that the run's dtype resolves at a point; half the distance of integers if there are only such."""
+        """A distance that the run's dtype resolves at a point; if all are integers, half their distance."""
         if math.isfinite(self.lattice_size):
             return 0.5 * self.finest_spacing(center)
         return 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())

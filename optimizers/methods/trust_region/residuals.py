@@ -1,8 +1,8 @@
-"""The model of a cost F(r) given models of its residuals r, which share hyper-parameters and one factor.
+"""The model of a cost F(r), made from models of its residuals r that share hyper-parameters and one Cholesky factor.
 
 Each residual has a pinned Gaussian process with posterior mean μᵢ. The model of the cost is F(μ(u)): with J the
-Jacobian of μ, its gradient is Jᵀ∂F and its Hessian Jᵀ∂²F J + Σᵢ ∂Fᵢ∇²μᵢ, which is the Gauss-Newton matrix and the
-curvature of the residuals' models. ``ResidualModel`` replaces the ``PinnedModel`` of f.
+Jacobian of μ, its gradient is Jᵀ∂F and its Hessian Jᵀ∂²F J + Σᵢ ∂Fᵢ∇²μᵢ, which is the Gauss-Newton matrix plus
+the curvature of the residuals' models. ``ResidualModel`` replaces the ``PinnedModel`` of f.
 
 References:
     C. Cartis, J. Fiala, B. Marteau, L. Roberts, Improving the flexibility and robustness of model-based derivative-free
@@ -31,12 +31,12 @@ class ResidualData:
     """Residuals at points relative to the pin.
 
     Attributes:
-        cost: F.
+        cost: the loss, which defines F.
         prior: the kernel's constants.
         U: the points, ``n x d``, none of them 0.
         Y: the residuals there less those at the pin, ``n x m``.
         r: the residuals at the pin, shape ``m``.
-        unit: what the model's value 1 is in F's units.
+        unit: the size of the model's unit in F's units.
     """
 
     cost: Loss
@@ -49,11 +49,11 @@ class ResidualData:
 
     @property
     def y(self) -> Tensor:
-        """The points' first residual, shape ``n``: as many values as a model of f has."""
+        """The first residual at the points, shape ``n``; its length is the number of points, as in a model of f."""
         return self.Y[:, 0]
 
     def loss(self, params: Hyperparameters) -> float:
-        """The mean of the residuals' −2 log marginal likelihoods, by which one a and s² are fitted."""
+        """The mean of the residuals' −2 log marginal likelihoods, which a and s² are fitted to."""
         return self._likelihood.loss(params)
 
     @cached_property
@@ -71,7 +71,7 @@ class ResidualModel:
 
     Args:
         data: the residuals.
-        given: the process conditioned on values at their points.
+        given: the Gaussian process conditioned on values at the points.
     """
 
     def __init__(self, data: ResidualData, given: Conditioned) -> None:
@@ -81,7 +81,7 @@ class ResidualModel:
         self._cost = self._loss.cost(self._r)
 
     def mean(self, v: Tensor) -> float:
-        """F(μ(v)) − F(μ(0)), shape ``d`` to a number."""
+        """F(μ(v)) − F(μ(0)) at a point, shape ``d``."""
         return (self._loss.cost(self._r + self._columns.means(v.numpy())) - self._cost) / self._unit
 
     def means(self) -> Tensor:
@@ -111,7 +111,7 @@ class ResidualModel:
         return torch.from_numpy(J.T @ slopes / self._unit), torch.from_numpy(H / self._unit)
 
     def gradient_covariance(self) -> Tensor:
-        """The covariance of ∂F·∇r at the pin, ``d x d``: the residuals there are known, their slopes are not."""
+        """The covariance of ∂F·∇r at the pin, ``d x d``, where the residuals are known but their slopes are not."""
         slopes, _ = self._loss.derivatives(self._r)
         square = float(((slopes * self._columns.deviations / self._unit) ** 2).sum())
         return square * self.given.slope_covariance(torch.zeros_like(self.data.U[0]))

@@ -431,4 +431,4 @@ RESIDUAL_RULES = TrustRegionRules(
     noise=NoiseRule(ripples=0),
     model=ModelRule(search=ShapeSearch(evidence=10.0)),
 )
-"""The rules for residuals. Their slopes are known from shorter steps, and models of them hold over longer ones."""
+"""The rules for residuals. Shorter steps suffice to determine their slopes, and their models hold over longer steps."""

@@ -51,8 +51,8 @@ class SurrogateTrustRegion(Optimizer):
     It is the default of ``minimize``.
 
     **A run.** A run begins with a design: x0 and a point along each variable, or, with more than eight variables, along
-    each of eight random directions. If none of these points is better than x0, those on the other side of x0 follow;
-    where scales come from x0, and with integers, both sides of x0 along each variable are evaluated. Then each query is
+    each of eight random directions. If none of these points is better than x0, the opposite points follow. If scales
+    come from x0 or there are integers, both sides of x0 along each variable are evaluated. Then each query is
     a step to the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The
     model is of the subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls
     otherwise. When the scale of the search falls below 5e-8 of the first radius, a new run begins at a random point;
@@ -68,11 +68,12 @@ class SurrogateTrustRegion(Optimizer):
     query of the least value. When noise hides how f varies within the scale of the search, the run goes on for 20
     queries a variable, which averages noise out, and then a new run begins elsewhere.
 
-    **History.** A run with a history begins at its best point that is feasible and in the bounds. Δ is the distance of
-    one of the nearest given points, at most the usual first Δ. If there are fewer values near that point than a design
-    has points, the design's points where the model is most uncertain make up the number. An x0 that is given too is
-    evaluated first. Points outside the bounds are in the model, but the center never moves there. Variables without two
-    finite bounds are scaled by the spread of the points. Two different values of one point mean that values are noisy.
+    **History.** A run with a history begins at its best point that is feasible and in the bounds. Δ is the distance
+    from there to the fourth nearest given point, but at most the usual first Δ. If the model has fewer values than a
+    design has points, the missing number is queried: the points of the design that are farthest from the given ones. If
+    x0 is given too, it is evaluated first. The model uses points outside the bounds, but the center never moves there.
+    Variables without two finite bounds are scaled by the spread of the points. If one point has two different values,
+    values are noisy.
 
     **Prox.** Given the prox of ψ, the method minimizes f + ψ; steps stay in ψ's domain.
 
@@ -95,8 +96,8 @@ class SurrogateTrustRegion(Optimizer):
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, or 100 for more than
             60 variables; 40 for one variable. For noisy values at least half of all queries, up to 300.
-        noise: the variance of a value's noise, in f's units squared; None: estimated, or the mean of the history's
-            ``yvar``, whose values then weigh the given ones.
+        noise: the variance of a value's noise, in f's units squared; None: it is estimated, or it is the mean of the
+            history's ``yvar`` if that is given. With ``yvar``, each given value has its own variance.
         x_scale: the change that matters, one for each variable or for all; rounded to a power of two. None: see above.
         constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
             ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear ones are evaluated with f, and
@@ -105,10 +106,10 @@ class SurrogateTrustRegion(Optimizer):
             distance of the constraint from its bound that is not 0.
         feasibility_probability: the probability, from 0.5 to below 1, with which each evaluated inequality must hold
             under its model where a step ends. None: its posterior mean must satisfy it.
-        own_hyperparameters: whether each evaluated constraint has hyper-parameters of its own, instead of those that f
-            and all constraints share. Set it if noise or smoothness differ among them; a query then takes longer.
-        residuals: the loss of a least-squares problem, whose queries give rows (F, r) of the cost and the residuals;
-            see ``optimizers.least_squares``.
+        own_hyperparameters: whether each evaluated constraint has its own hyper-parameters instead of those of f. Set
+            it if f and the constraints differ in noise or smoothness; a query then takes longer.
+        residuals: the loss of a least-squares problem; queries then return rows (F, r) of the cost and the residuals.
+            See ``optimizers.least_squares``.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``, or
             ``RESIDUAL_RULES`` for residuals.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
@@ -153,7 +154,7 @@ class SurrogateTrustRegion(Optimizer):
         self.residuals = residuals
         if residuals is not None:
             if groups or common.get("prox") is not None:
-                raise ValueError("residuals go with bounds, and not with constraints or a prox")
+                raise ValueError("residuals cannot be combined with constraints or a prox; use bounds")
             self.constraint_set = ConstraintSet([residuals.group], np.empty(0))
         self.feasibility_tol = nonnegative("feasibility_tol", feasibility_tol)
         self.feasibility_probability = feasibility_probability
@@ -324,7 +325,7 @@ class SurrogateTrustRegion(Optimizer):
             with small_algebra(self._models.flops):
                 outcome = update_run(self._models, self._opening, state, plan, asked, values)
                 another = self._planner.another_design(state, plan, values) if isinstance(plan, Design) else None
-                # A planner of its own, because the scales may have changed.
+                # A new planner, because the scales may have changed.
                 state.plan, state.plan_id = another or self._planner.next_plan(state, plan, outcome), state.plan_id + 1
             if len(state.plan.points) == 0 and not self.pending:
                 self.stop(StopReason.EXHAUSTED)
@@ -356,21 +357,21 @@ class SurrogateTrustRegion(Optimizer):
         self._x = self._iterate(state)
 
     def _weights(self, data: DataAtHand) -> Tensor | None:
-        """The noise variances in units of the known one, which is their mean if ``noise`` is not given."""
+        """The noise variances relative to that of the run, which is their mean if ``noise`` is not given."""
         if data.yvar is None:
             return None
         run, yvar = self.state.run, data.yvar.cpu()
         if self.constraint_set is not None:
-            raise ValueError("with constraints all values have one noise: leave out the history's yvar")
+            raise ValueError("with constraints, all values have the same noise variance; leave out yvar")
         if self._variance is None and self.state.plan_id:
-            raise ValueError("values told with yvar need noise, or a history with yvar, which begins the run")
+            raise ValueError("to tell values with yvar, begin the run with noise=... or with a history that has yvar")
         if self._variance is None:
             self._variance = float(yvar.mean())
             self._builder = self._build(self._builder.box)
             run.noisy = self._variance > 0.0
             run.smoothing = self.rules.noise.smooths(run.noisy)
         if self._variance == 0.0 and bool(yvar.any()):
-            raise ValueError("noise=0 says that values have no noise, and the history's yvar that they have")
+            raise ValueError("noise=0 says that values are exact, but yvar is positive; leave out one of them")
         return yvar / self._variance if self._variance else None
 
     def _admitted(self, points: Tensor) -> Tensor:
