@@ -67,13 +67,13 @@ def compare(
     Args:
         fun: the objective, a function from a point to a number, as for ``minimize``. NaN, inf and exceptions are failed
             queries, but an exception in a run's first query is raised.
-        bounds: the box as for ``minimize``, or None, which requires ``starts``. With integers (``Space``) the methods
-            are 'trust_region', 'turbo', 'cobbo', 'gld', 'cma' and blind search.
+        bounds: the box as for ``minimize``, or None, which requires ``starts``. With integers (``Space``), the methods
+            may be 'trust_region', 'turbo', 'cobbo', 'gld', 'cma' and blind search.
         max_queries: the budget of each run.
         methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options: ``{"mine":
             ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. The default is every
-            method of this project that needs only values and, with a ``history``, has a model.
-        starts: a start for each seed; by default uniform in the box, or with a ``history`` its best point.
+            method of this project that needs only values and, if there is a ``history``, accepts one.
+        starts: a start for each seed; by default uniform in the box, or the best point of a ``history``.
         seeds: the number of runs of each method, at least two.
         jobs: the number of processes. With more than one, ``fun`` and the options must be picklable, a script needs
             ``if __name__ == "__main__":``, and each process has as many threads as this one. If ``fun`` depends on the
@@ -227,7 +227,7 @@ def _chosen(
                 f"{method!r} takes no constraints: compare 'trust_region' and {', '.join(TAKE_CONSTRAINTS)}"
             )
         if name is not None and integers and name not in TAKE_INTEGERS:
-            raise ValueError(f"{method!r} takes no integers: compare 'trust_region' and {', '.join(TAKE_INTEGERS)}")
+            raise ValueError(f"{method!r} takes no integers: compare 'trust_region' with {', '.join(TAKE_INTEGERS)}")
         if name is not None and space is not None and constrained:
             raise ValueError(f"{method!r} takes constraints with plain bounds only, not with a Space")
         if name is None:

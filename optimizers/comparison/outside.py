@@ -76,10 +76,10 @@ class Ended(Exception):
 
 
 class Constrained(Protocol):
-    """Gives methods f and the constraints at a point, which together are one query.
+    """Gives f and the constraints at a point to methods from outside; together they are one query.
 
     Attributes:
-        constraints: as ``minimize`` takes them.
+        constraints: the constraints, in a form that ``minimize`` accepts.
     """
 
     constraints: Any
@@ -88,7 +88,7 @@ class Constrained(Protocol):
         """f at the projection of x onto the box."""
 
     def evaluated(self, x: np.ndarray) -> np.ndarray:
-        """The evaluated constraints there."""
+        """The values of the evaluated constraints at x."""
 
     def rows(self, x: np.ndarray) -> np.ndarray:
         """All constraints as rows g ≤ 0 at the projection of x onto the box."""
@@ -117,8 +117,8 @@ class Queries:
         worst: the greatest of them; −inf before the first success.
         error: the objective's exception that ended the run.
         constrained: the values at each point with those of the constraints; None without constraints.
-        integrality: which variables are integers, in which points are rounded, shape ``d``; None: no variable is.
-        domain: the integers, log scales and names of a ``Space``, in whose search coordinates methods work, or None.
+        integrality: which variables are integers, shape ``d``; points are rounded in them. None: no variable.
+        domain: the domain of a ``Space``, in whose search coordinates methods work, or None.
     """
 
     fun: Callable[[Any], Any]
@@ -137,7 +137,7 @@ class Queries:
     domain: Domain | None = None
 
     def projected(self, x: Any) -> Tensor:
-        """The nearest point in the box whose integer variables are integers, shape ``d``."""
+        """The nearest point in the box with whole numbers in the integer variables, shape ``d``."""
         point = torch.as_tensor(np.array(x, dtype=np.float64)).to(self.lower).clamp(self.lower, self.upper)
         return point if self.integrality is None else torch.where(self.integrality, point.round(), point)
 
@@ -244,7 +244,7 @@ def _integers(queries: Queries) -> np.ndarray:
 
 
 def _spread(queries: Queries, unit: np.ndarray) -> np.ndarray:
-    """The point of the box at uniform numbers in [0, 1), shape ``d``; each integer has the same share of them."""
+    """Maps uniform numbers in [0, 1), shape ``d``, to a point in the box; an integer's values are equally likely."""
     (lower, upper), integers = _box(queries), _integers(queries)
     point: np.ndarray = lower + np.where(integers, np.floor((upper - lower + 1) * unit), (upper - lower) * unit)
     return point

@@ -58,7 +58,7 @@ class Sides:
         return np.maximum(np.maximum(self.lower - c, c - self.upper), 0.0)
 
     def sizes(self, c: np.ndarray) -> np.ndarray:
-        """The largest distance of a component from a finite bound of its, ``... x m``; 0 without one."""
+        """The largest distance of each component from its finite bounds, ``... x m``; 0 without a finite bound."""
         away = [np.where(np.isfinite(side), np.abs(c - side), 0.0) for side in (self.lower, self.upper)]
         return np.maximum(*away)
 
@@ -68,7 +68,7 @@ class ConstraintSet:
 
     Args:
         groups: the constraints.
-        x0: a point, shape ``d``, at which the known ones are evaluated to learn how many they are.
+        x0: a point, shape ``d``, at which the known ones are evaluated to count their components.
 
     Raises:
         ValueError: if bounds and values of a known constraint differ in shape.
@@ -92,12 +92,12 @@ class ConstraintSet:
 
     @property
     def sizes_given(self) -> tuple[int, ...] | None:
-        """The numbers of components of those evaluated with f; None where the bounds do not say it."""
+        """The number of components of each constraint evaluated with f; None if the bounds do not determine it."""
         sizes = [group.size for group in self.evaluated]
         return None if None in sizes else tuple(size or 0 for size in sizes)
 
     def sides(self, sizes: tuple[int, ...]) -> Sides:
-        """The rows of all constraints, for the numbers of components of those evaluated with f."""
+        """The rows of all constraints, given the number of components of each one that is evaluated with f."""
         if sizes not in self._sides:
             pairs, none = [*zip(self.groups, [*sizes, *self._known_sizes], strict=True)], np.empty(0)
             lower = np.concatenate([none, *(np.broadcast_to(group.lower, n) for group, n in pairs)])
@@ -110,7 +110,7 @@ class ConstraintSet:
         return np.argsort(np.repeat(self._places, [*sizes, *self._known_sizes]), kind="stable")
 
     def kept(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """Whether each component is of a known constraint with ``keep_feasible``, shape ``m``."""
+        """Whether each component belongs to a known constraint with ``keep_feasible``, shape ``m``."""
         return np.repeat([group.known and group.keep_feasible for group in self.groups], [*sizes, *self._known_sizes])
 
     def known_values(self, X: np.ndarray) -> np.ndarray:
@@ -119,9 +119,9 @@ class ConstraintSet:
         return np.array(rows, dtype=float).reshape(len(X), sum(self._known_sizes))
 
     def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """The size of each constraint's numbers, shape ``m``: of its bounds, and of its value at x0 if it is known.
+        """The magnitude of each component, shape ``m``: the largest of its bounds and, if it is known, its value at x0.
 
-        It is 1 where these are all 0.
+        It is 1 if these are all 0.
         """
         values = np.concatenate([np.zeros(sum(sizes)), self._first])
         sides = self.sides(sizes)
@@ -154,7 +154,7 @@ class ConstraintSet:
             values: for each query ``(f, c)``, ``(f, c of each constraint ...)``, the numbers f, c₁, … in one row, or
                 NaN for a failed query.
             count: q.
-            sizes: the numbers of components, where they are known.
+            sizes: the number of components of each constraint, if known.
 
         Raises:
             InvalidValueError: for values of another form or number.
@@ -179,7 +179,7 @@ class ConstraintSet:
         return torch.where(torch.isfinite(tensor), tensor, torch.nan), sizes
 
     def _parts(self, value: Any, sizes: tuple[int, ...] | None) -> list[list[float]] | None:
-        """f and the values of each constraint; None for a failed query of which nothing is known."""
+        """f and the values of each constraint; None if no value is known."""
         parts = [as_numbers(value)] if not isinstance(value, list | tuple) else [as_numbers(part) for part in value]
         sizes = self.sizes_given if sizes is None else sizes
         flat = [v for part in parts for v in part]
@@ -197,7 +197,7 @@ class ConstraintSet:
             sizes = (len(flat) - 1,)
         if sizes is None or len(flat) != 1 + sum(sizes):
             raise InvalidValueError(
-                f"a query gives f and the values of each of {len(self.evaluated)} constraints, got {value!r:.80}"
+                f"each query needs f and the values of each of {len(self.evaluated)} constraints, got {value!r:.80}"
             )
         bounds = np.cumsum([0, 1, *sizes])
         return [flat[low:high] for low, high in pairwise(bounds)]

@@ -91,8 +91,8 @@ class CobBO(Optimizer):
     Idle workers get one more query each (``ask_another``), the point of largest expected improvement jointly with the
     pending ones of its block, or a uniform point of the region within the block if it would repeat one of these. A
     value that arrives after its block has ended only adds data, unless it improves on M and there was no escape: then V
-    moves there, and a new block begins. Points that were not asked are treated in the same way, but for those outside
-    the bounds, which are left out.
+    moves there, and a new block begins. A history and points that were not asked for are treated in the same way,
+    except that points outside the bounds are left out.
 
     Where the paper's main text is silent (we do not follow its appendix), we read it as follows:
 

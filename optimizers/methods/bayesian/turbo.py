@@ -55,8 +55,8 @@ class TuRBO(Optimizer):
 
     Idle workers get one more query each (``ask_another``): the design of a region without a model, otherwise one by
     Thompson sampling, or by LogEI jointly with the region's pending queries. A value that arrives after its region has
-    ended does not change the other regions. Values of points that were not asked belong to the first region; those
-    outside the bounds are left out.
+    ended does not change the other regions. A history and values of points that were not asked for enter the first
+    region; points outside the bounds are left out.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
     mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first

@@ -1,8 +1,8 @@
 """The constraints of a trust-region run: their values at queries, the price of a violation, and their models.
 
 Each constraint that is evaluated with f has a pinned Gaussian process over the same queries as f. By default all share
-their hyper-parameters, so that one Cholesky factor serves all. The run minimizes the merit f + ν max(0, maxᵢ gᵢ), in
-which each constraint g ≤ 0 is divided by its slope. A violation is then a distance, and one price ν serves all.
+their hyper-parameters, so that one Cholesky factor is enough. The run minimizes the merit f + ν max(0, maxᵢ gᵢ), in
+which each constraint g ≤ 0 is divided by its slope. A violation is then a distance, and one price ν is enough.
 """
 
 from __future__ import annotations

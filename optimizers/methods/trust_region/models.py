@@ -49,7 +49,7 @@ MOST = 8
 """The most directions in which ``informative_points`` lie, and the most random ones that extend the subspace."""
 
 APART = 1e-6
-"""Multipliers are computed without queries nearer to the center than this many first radii."""
+"""Multipliers ignore queries that are nearer to the center than this fraction of the first radius."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
 """The distances of candidates from where a step ends, in radii, and the factor on the gain of one uphill."""
@@ -66,7 +66,7 @@ class ModelBuilder:
         psi: ψ and its prox, or None.
         constraints: the constraints, or None.
         random: returns the random numbers of a stream at the present batch.
-        loss: the loss of residuals, which the state holds like constraints, or None.
+        loss: the loss of a least-squares problem, or None; the state stores residuals as it stores constraints.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class ModelBuilder:
         return region
 
     def prepare(self, state: TrustRegionState) -> None:
-        """Sets the units and the price of the constraints by the queries near the center."""
+        """Sets the units and the price of the constraints from the queries near the center."""
         if self.constraints is None or state.constraints is None or self.loss is not None:
             return
         run = state.run
@@ -291,7 +291,7 @@ class ModelBuilder:
     def _refitted(
         self, state: TrustRegionState, at: Tensor, delta: float
     ) -> tuple[TrustRegionState, LocalModel | None]:
-        """A model about the query nearest to a point, with the state that holds its queries."""
+        """Fits a model about the query nearest to a point; returns the state with its queries and the model."""
         state, data, known = state.copied(), state.data, cast(ConstraintData, state.constraints)
         distances = torch.linalg.vector_norm(data.points - at, dim=1)
         kept = distances > APART * delta

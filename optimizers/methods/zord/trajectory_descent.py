@@ -117,7 +117,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     Args:
         x0: initial point, shape ``d``.
-        initial_points: queries of the initial design; None: 10, or none with a history or without x0.
+        initial_points: queries of the initial design; None: 10, or 0 with a history or without x0.
         design: ``"local"``, normal directions around x0 of the given radius, or ``"latin_hypercube"`` of the box.
         radius: of the local design (root mean square distance), search units; None: 0.03 of a finite box's
             mean side, otherwise 0.1.
@@ -128,7 +128,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         step_decay: the factor of the step sizes at each reset; 1 keeps them (ZoRD's code), but a rule whose steps have
             constant length, such as Adam, then stops about a step from the minimum.
         update_rule: factory of the first-order rule.
-        **common: see ``Optimizer``. With a history the first iteration starts at x0 nevertheless.
+        **common: see ``Optimizer``. If x0 is given, the first iteration starts there, even with a history.
 
     Raises:
         ValueError: for options out of range, a history with fewer than two finite values and ``initial_points=0``, or a
