@@ -15,7 +15,7 @@ from experiments.report.entries import Entry
 from experiments.report.guide import guide, look_up
 from federated import Algorithm, make_federation
 from federated.registry import algorithm_class
-from optimizers import L1, GroupProbe, ModuleObjective, Optimizer
+from optimizers import L1, GroupProbe, ModuleObjective, Optimizer, Space
 from optimizers.registry import method_class
 from tests.experiments.committed import ENTRIES, needs_results
 
@@ -40,6 +40,11 @@ def made(advice):
     names = {"f": f, "x0": x0, "best": x0, "d": 4, "n": 10, "width": 2.0, "bounds": [(-1, 1)] * 4, "objectives": [f, f]}
     names |= {"X": torch.rand(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
     names |= {"y": names["X"].sum(1), "prox": L1(0.1), "GroupProbe": lambda groups: GroupProbe(groups=parts)}
+    names |= {
+        "constraints": scipy.optimize.LinearConstraint(np.eye(4), 0.0, np.inf),
+        "Space": Space,
+        "integrality": [1, 1, 1, 0],
+    }
     names |= {"objective": ModuleObjective(torch.nn.Linear(2, 1), torch.sum)}
     return eval(advice.use, names | {"minimize": minimize, "simulate": simulate, "scipy": scipy})
 

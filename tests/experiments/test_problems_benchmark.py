@@ -557,7 +557,7 @@ def test_what_is_packed_is_the_same_for_the_same_files_and_left_out_where_a_run_
     assert not (tmp_path / "third" / "trust_region-bbob.tgz").exists()
 
 
-LONG = ("problems-bbob", "problems-bbob-largescale")
+LONG = ("problems-bbob", "problems-bbob-largescale", "problems-bbob-constrained", "problems-bbob-constrained-fresh")
 """Scoreboards with thousands of runs."""
 
 
