@@ -63,9 +63,9 @@ class Progress:
         pairs = list(zip(self.queries, self.least, strict=True))
         return [next((n for n, least in pairs if least <= target), None) for target in targets]
 
-    def thinned(self, *further: int) -> list[tuple[int, float]]:
-        """Returns counts in equal ratios, and further ones, with the least after each, in four digits."""
-        counts = sorted({*log_spaced(self.asked), *further})
+    def thinned(self, *counts: int) -> list[tuple[int, float]]:
+        """Returns counts, by default in equal ratios, with the least after each, in four digits."""
+        counts = counts or tuple(log_spaced(self.asked))
         return [(n, float(f"{self.at(n):.4g}")) for n in counts if math.isfinite(self.at(n))]
 
 

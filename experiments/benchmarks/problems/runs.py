@@ -67,7 +67,7 @@ class Record:
         final: the smallest gap, or on a real problem the least value; inf without a success.
         seconds: processor seconds of the whole run.
         objective_seconds: processor seconds of the objective.
-        least: query counts with the smallest gap, or least value, after each; ten per decade.
+        least: query counts with the smallest gap, or least value, after each; ten per decade, or the suite's stages.
         reached: query counts at which COCO's 51 targets were reached; None for the others.
         failure: the error that ended the method, or empty.
         strict: like ``least``, with the smaller tolerance of constraints; empty without constraints.
@@ -252,6 +252,7 @@ def record_of(
     """Creates the record of a run from its progress, and from that with the smaller tolerance of constraints."""
     reached = () if run.problem.suite == "real" else tuple(progress.reached())
     stages = [factor * run.problem.dimension for factor in SUITES[run.problem.suite].stages]
+    stages = sorted({1, *stages, progress.asked}) if stages else []
     least, strictly = (() if p is None else tuple(p.thinned(*stages)) for p in (progress, strict))
     return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure, strictly)
 
