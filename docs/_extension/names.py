@@ -126,7 +126,7 @@ def reference() -> dict[str, dict[str, list[str]]]:
         for path in paths:
             groups[heading(path)].append(path)
         if package == "federated":
-            groups["Algorithms"] = algorithms
+            groups["Algorithms"] += algorithms
         groups["Bases and options of these"] = behind([*paths, *groups.get("Algorithms", [])], known)
         listed[package] = {
             name: sorted(group, key=lambda path: path.rpartition(".")[2].lower()) for name, group in groups.items()

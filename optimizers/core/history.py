@@ -189,7 +189,7 @@ def entered(
         given = given.rows(belongs)
         inside = domain.contains(given.X)
     points, values = given.X if domain is None else domain.to_search(given.X), given.y
-    totals = values.reshape(len(values), -1)[:, 0].clone()
+    totals = (values if values.ndim == 1 else values[:, 0]).clone()
     if known is not None and feasibility is not None:
         chosen = inside.nonzero().flatten().cpu()
         places, rows = [(-1, i) for i in chosen.tolist()], values.cpu()
