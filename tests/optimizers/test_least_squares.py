@@ -159,7 +159,7 @@ def test_workers_and_batches_evaluate_residuals():
     [
         ({"loss": "huberr"}, ValueError, "did you mean 'huber'"),
         ({"f_scale": 0.0}, ValueError, "f_scale must be positive"),
-        ({"prox": lambda z, t: z}, ValueError, "not with constraints or a prox"),
+        ({"prox": lambda z, t: z}, ValueError, "constraints or a prox"),
         ({"max_nfev": 3}, TypeError, "max_queries is the budget"),
     ],
 )
