@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import Bounds
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.history import as_history
@@ -20,7 +21,7 @@ def least_squares(
     x0: Any,
     *,
     max_queries: int,
-    bounds: BoundsLike | None = None,
+    bounds: BoundsLike | tuple[Any, Any] | None = None,
     loss: str | Callable[[np.ndarray], np.ndarray] = "linear",
     f_scale: float = 1.0,
     **options: Any,
@@ -38,7 +39,8 @@ def least_squares(
             ``q x m``, of points, ``q x d``.
         x0: initial point, shape ``d``.
         max_queries: the budget of evaluations of r.
-        bounds: ``scipy.optimize.Bounds`` or d pairs; equal bounds fix a variable.
+        bounds: ``scipy.optimize.Bounds``, ``Space``, a tuple (lower, upper) of arrays or numbers as in SciPy's
+            ``least_squares``, or a list of d pairs as in ``minimize``; equal bounds fix a variable.
         loss: ρ: ``"linear"``, ``"soft_l1"``, ``"huber"``, ``"cauchy"`` or ``"arctan"``, or a function that takes z, of
             shape ``m``, and returns ρ(z), ρ'(z) and ρ''(z), ``3 x m``, as for ``scipy.optimize.least_squares``.
         f_scale: C, the size above which a residual counts as an outlier; it has no effect with ``"linear"``.
@@ -60,6 +62,8 @@ def least_squares(
         TypeError: for an unknown option.
     """
     cost = Loss(loss, f_scale)
+    if isinstance(bounds, tuple) and len(bounds) == 2:
+        bounds = Bounds(*bounds)
     if (history := options.get("history")) is not None:
         given = as_history(history)
         R = np.asarray(given.y, dtype=float)

@@ -21,8 +21,8 @@ FIRST = "stand-ins.json"
 TITLE = "The papers' own data: verdicts then and now"
 INTRODUCTION = (
     "Each row is a claim of a paper that was first judged on a stand-in for the paper's data. The column *now* has the "
-    "verdict of the published run. A dash means that the published run still uses the stand-in or, for a claim that is "
-    "not judged any more, that there is no verdict. The stand-ins of language models stay for now. Every run on real "
+    "verdict of the published run. A dash means that there is no verdict on real data: the published run uses the "
+    "stand-in, or the claim was dropped. The language models still have stand-ins. Every run on real "
     "data can be repeated with ``python -m experiments run ID --scale reduced --data DIR`` and continued with "
     "``--resume``."
 )

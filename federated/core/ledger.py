@@ -37,7 +37,7 @@ class Spent(NamedTuple):
 
     def since(self, before: Spent) -> Spent:
         """Returns the difference from earlier counts."""
-        return Spent(*(now - then for now, then in zip(self, before, strict=True)))
+        return Spent(*(count - earlier for count, earlier in zip(self, before, strict=True)))
 
 
 @dataclass

@@ -103,6 +103,14 @@ def test_queries_with_a_missing_residual_have_failed():
     assert found.cost < at_border.cost + 2e-3
 
 
+@pytest.mark.parametrize("bounds", [([-9.0, -9.0], [0.9, 9.0]), (-9.0, [0.9, 9.0]), (-9.0, 0.5)])
+def test_a_tuple_of_bounds_is_scipys(bounds):
+    theirs = scipy.optimize.least_squares(curved, [-1.2, 0.4], bounds=bounds, **PRECISE)
+    ours = least_squares(curved, [-1.2, 0.4], bounds=bounds, max_queries=70)
+    np.testing.assert_allclose(ours.x, theirs.x, atol=1e-5)
+    np.testing.assert_array_equal(ours.active_mask, theirs.active_mask)
+
+
 def test_equal_bounds_fix_a_variable():
     found = least_squares(curved, [0.3, 1.0], bounds=[(0.3, 0.3), (None, None)], max_queries=20)
     assert found.x == pytest.approx([0.3, 0.09 / (1.0 + 0.01 * 0.09 / 100.0)], abs=1e-6)

@@ -50,7 +50,7 @@ def test_methods_of_gradients_refuse_integers(name):
 
 
 def test_decades_are_a_search_of_the_logarithm():
-    """The run in decades is that of f(10^z) in z, up to the rounding of the powers."""
+    """With ``log`` a run has the values of a run on z ↦ f(10^z), up to the rounding of the powers."""
     box = [(-4.0, 2.0), (-1.0, 1.0)]
     found = {}
     for name in ("trust_region", "rgf"):
