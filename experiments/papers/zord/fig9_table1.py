@@ -2,15 +2,15 @@
 
 Table 1 lists the queries to a successful attack on a random image, mean ± sd of five runs, for MNIST (ε = 0.3) and
 CIFAR-10 (ε = 0.2). Figure 9 shows the share of 15 images that are attacked successfully against queries, without TuRBO;
-a curve is the mean over seeds with its standard error. The paper's MNIST victims are
-from Cheng et al. (2021), its CIFAR-10 victim is a ResNet-18, and its f is the loss of Cheng et al.
+a curve is the mean over seeds with its standard error. The paper's MNIST victims are from Cheng et al. (2021), its
+CIFAR-10 victim is a ResNet-18, and its f is the loss of Cheng et al. (Appx. C.3).
 
 Our choices where the paper gives no details: f is the margin of log-probabilities, and an attack succeeds at its first
 query with f ≤ 0. Every query counts, including initial designs. An entry of Table 1 is the mean over a seed's images,
 and an attack that fails within the budget counts as the budget. The box [−ε, ε]^d is searched as [0, 10]^d like all of
 the paper's boxes (Appx. C.1), so Adam's 0.5 is a twentieth of the box. RGF, PRGF and GLD use n = 10 and λ = 0.01.
-ZoRD's lengthscale is 0.67 √d with at most 10 virtual steps, as in Figure 3. The victim is one small CNN. The images are
-test images that it classifies correctly, drawn with the seed.
+ZoRD's lengthscale is 0.67 √d with at most 10 virtual steps, as in Figure 3. On the stand-in the victim is one small
+CNN. The images are test images that the victim classifies correctly, drawn with the seed.
 
 With ``--data`` the victims are the supplied networks, a CNN with two convolutions and one linear layer for MNIST and a
 ResNet-20 for CIFAR-10, where the data have them. The parameters of RGF, PRGF and ZoRD are the paper's, and those of GLD
