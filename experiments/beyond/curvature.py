@@ -275,7 +275,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     ) -> Verdict:
         run = [name for name in names if other in methods_of(settings, name)]
         differences = {TITLES[name]: last(name, "group_probe") - last(name, other) for name in run}
-        return judge(claim, statistic, differences, seeds, **bar)
+        return judge(claim, statistic, differences, **bar)
 
     def lower(other: str) -> Verdict:
         return against(other, f"group probes end lower than {plotting.METHODS[other].label}", below=0.0)
@@ -284,11 +284,11 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     rises, runs = np.sum(above, axis=0), np.full(len(seeds), len(scaled))
     verdicts = [
         *map(lower, ("decomfl", "hiso", "hiso_scalar")),
-        never("no run of group probes ends above its start", "share of runs", rises, runs, seeds),
+        never("no run of group probes ends above its start", "share of runs", rises, runs),
     ]
     if "log_uniform" in settings.problems:
         claim = f"on the log-uniform spectrum group probes reach 1e-10 in {settings.queries:,} queries"
-        verdicts.append(judge(claim, "last log10", {"": last("log_uniform", "group_probe")}, seeds, below=-10.0))
+        verdicts.append(judge(claim, "last log10", {"": last("log_uniform", "group_probe")}, below=-10.0))
     if networks := tuple(n for n in ("mlp_scaled", "mlp_scaled_64") if n in settings.problems):
         claim = "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"
         verdicts.append(against("hiso_scalar", claim, networks, "log10 of the ratio", below=math.log10(0.75)))

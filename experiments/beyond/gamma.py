@@ -276,28 +276,29 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges each rule's regret, and the lead of the adaptive γ over 1/t and the other rules, in each dimension."""
-    verdicts = []
+    verdicts: list[Verdict] = []
     for size in settings.sizes:
         chosen = where(rows, dim=size.dim)
         if not chosen:
             continue
-        seeds = seeds_of(chosen)
+        seeds, found = seeds_of(chosen), []
         cells = [(size.dim, c, noise) for c, noise in itertools.product(settings.heterogeneities, size.noises)]
         for rule in size.rules:
             claim = f"{plotting.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, d = {size.dim}"
             regrets, control = {label(cell): regret(chosen, cell, rule) for cell in cells}, rule != "fzoos_adaptive"
             statistic = "regret in log10 of the last gap"
-            verdicts.append(judge(claim, statistic, regrets, seeds, below=TOLERATED, control=control))
-        verdicts += _leads(size.rules, chosen, cells, seeds, f"d = {size.dim}")
+            found.append(judge(claim, statistic, regrets, below=TOLERATED, control=control))
+        found += _leads(size.rules, chosen, cells, f"d = {size.dim}")
+        verdicts += [dataclasses.replace(verdict, seeds=seeds) for verdict in found]
     return verdicts
 
 
-def _leads(rules: tuple[str, ...], rows: Rows, cells: list[Cell], seeds: tuple[int, ...], at: str) -> list[Verdict]:
+def _leads(rules: tuple[str, ...], rows: Rows, cells: list[Cell], at: str) -> list[Verdict]:
     """Judges the lead of the adaptive γ over 1/t at C = 5, and over the other rules in all cells."""
 
     def lead(claim: str, other: str, chosen: list[Cell], above: float, control: bool) -> Verdict:
         apart = {label(cell): finals(rows, cell, other) - finals(rows, cell, "fzoos_adaptive") for cell in chosen}
-        return judge(claim, "lead in log10 of the last gap", apart, seeds, above=above, control=control)
+        return judge(claim, "lead in log10 of the last gap", apart, above=above, control=control)
 
     verdicts = []
     at_lead = [cell for cell in cells if cell[1] == LEAD_AT]

@@ -25,7 +25,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.fzoos.quadratics import Quadratic, quadratics
 from federated import ALGORITHMS, algorithm_class, make_federation
-from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from optimizers.comparison.records import Row, Rows, by_seed, where
 from optimizers.first_order import adam
 from surrogates import plotting
 
@@ -166,16 +166,16 @@ def excess(settings: Settings, rows: Rows, lie: str, mean: str) -> dict[str, np.
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges whether the gate withstands a factor of 10⁶ and the recommended mean every lie; a control has no gate."""
-    seeds, statistic = seeds_of(rows), "log10 of the last gap over 3 times the clean one plus 0.2"
+    statistic = "log10 of the last gap over 3 times the clean one plus 0.2"
     wanted = [(lie, GATED) for lie in ("10⁶ once", "10⁶ always")] + [(lie, RECOMMENDED) for lie in list(LIES)[1:]]
     verdicts = []
     for lie, mean in wanted:
         claim = f"no method is harmed by a liar ({lie}) with the {mean} behind the gate"
-        verdicts.append(judge(claim, statistic, excess(settings, rows, lie, mean), seeds, below=0.0))
+        verdicts.append(judge(claim, statistic, excess(settings, rows, lie, mean), below=0.0))
     scalar = {c: v for c, v in excess(settings, rows, "10⁶ once", OPEN).items() if c.startswith("hiso")}
     if scalar:
         claim = "without the gate one lie by 10⁶ harms HiSo"
-        verdicts.append(judge(claim, statistic, scalar, seeds, above=0.0, control=True))
+        verdicts.append(judge(claim, statistic, scalar, above=0.0, control=True))
     return verdicts
 
 

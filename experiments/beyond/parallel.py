@@ -32,7 +32,7 @@ from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.zord import descent
 from optimizers import Batch, Optimizer, ZoRD
 from optimizers.comparison.interval import with_interval
-from optimizers.comparison.records import Row, Rows, curve, seeds_of
+from optimizers.comparison.records import Row, Rows, curve
 from optimizers.first_order import adam
 from surrogates import plotting
 
@@ -221,7 +221,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             for name in settings.problems
         }
         statistic = f"difference of the log10 gap at equal {axis}"
-        return judge(claim, statistic, cells, seeds_of(rows), below=below, control=control)
+        return judge(claim, statistic, cells, below=below, control=control)
 
     one, verdicts = ("informed", 1), []
     several = [("informed", q, f"batches of {q}") for q in settings.sizes if q in settings.workers]

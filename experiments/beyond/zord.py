@@ -46,7 +46,7 @@ from experiments.harness.verdicts import Table, Verdict, at_least, judge_pairs
 from experiments.papers.zord import descent
 from experiments.workloads.problems import Problem, quadratic, standard_problem
 from optimizers.comparison.interval import with_interval
-from optimizers.comparison.records import Row, Rows, seeds_of
+from optimizers.comparison.records import Row, Rows
 from optimizers.first_order import adam
 from surrogates import plotting
 
@@ -286,7 +286,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             return final(rows, problem=name, method=method)
 
         cells, statistic = {title(settings, name): name for name in problems}, "difference of the final log10 gap"
-        return judge_pairs(pairs, claim, statistic, measure, cells, seeds_of(rows), below=below)
+        return judge_pairs(pairs, claim, statistic, measure, cells, below=below)
 
     verdicts = []
     if "ill" in settings.problems:

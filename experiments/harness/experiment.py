@@ -43,7 +43,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.records import plain
 from experiments.harness.verdicts import Table, Verdict
-from optimizers.comparison.records import Rows
+from optimizers.comparison.records import Rows, seeds_of
 from surrogates import plotting
 
 PAPERS = {
@@ -162,9 +162,9 @@ class Experiment:
         return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
     def judged(self, settings: Any, rows: Rows, differs: str = "") -> list[Verdict]:
-        """Returns the verdicts of ``claims``, each with the stand-in or the difference that it rests on."""
-        name, found = self.stands_in(settings), self.claims(settings, rows)
-        return [dataclasses.replace(verdict, stand_in=name, differs=differs) for verdict in found]
+        """Returns the verdicts of ``claims``, each with its seeds and the stand-in or difference that it rests on."""
+        basis, seeds = {"stand_in": self.stands_in(settings), "differs": differs}, seeds_of(rows)
+        return [dataclasses.replace(v, seeds=v.seeds or seeds, **basis) for v in self.claims(settings, rows)]
 
     def stands_in(self, settings: Any) -> str:
         """Returns the stand-in that a run with these settings uses; an empty string if it uses none."""

@@ -54,7 +54,7 @@ class Verdict:
         statistic: the quantity that ``estimate`` measures, with its unit or scale.
         estimate: its mean over seeds.
         interval: 95% bootstrap interval of the mean over seeds.
-        seeds: the seeds.
+        seeds: the seeds; if empty, ``Experiment.judged`` inserts those of all records.
         detail: the thresholds, the cell nearest to them, and the cells that fail or are undecided.
         held: number of cells in which the claim holds.
         settings: number of cells.
@@ -69,7 +69,7 @@ class Verdict:
     statistic: str
     estimate: float
     interval: tuple[float, float]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = ()
     detail: str = ""
     held: int = 1
     settings: int = 1
@@ -103,7 +103,6 @@ def judge(
     claim: str,
     statistic: str,
     cells: Mapping[str, np.ndarray],
-    seeds: Sequence[int],
     *,
     above: float = -math.inf,
     below: float = math.inf,
@@ -117,21 +116,18 @@ def judge(
     Args:
         claim: the claim in one sentence.
         statistic: the quantity that the cells' numbers measure.
-        cells: label of each cell and its numbers, one per seed in the order of ``seeds``.
-        seeds: the seeds.
+        cells: label of each cell and its numbers, one per seed, in the same order of seeds in all cells.
         above: lower threshold.
         below: upper threshold.
         control: whether the claim is our own rather than the paper's.
 
     Raises:
-        ValueError: without a threshold or cells, or if a cell does not have one number per seed.
+        ValueError: without a threshold or cells, or if cells have numbers of different seeds.
     """
     if math.isinf(above) and math.isinf(below):
         raise ValueError(f"{claim!r}: a verdict needs a threshold, above or below")
-    if not cells or any(len(values) != len(seeds) for values in cells.values()):
-        raise ValueError(
-            f"{claim!r}: every cell needs one number for each of the {len(seeds)} seeds; give as many values as seeds"
-        )
+    if len({len(values) for values in cells.values()}) != 1:
+        raise ValueError(f"{claim!r}: every cell needs one number for each seed, got {[*map(len, cells.values())]}")
     intervals = {label: bootstrap_interval(values) for label, values in cells.items()}
     failed = [label for label, (low, high) in intervals.items() if high < above or low > below]
     held = [label for label, (low, high) in intervals.items() if low > above and high < below]
@@ -158,7 +154,6 @@ def judge(
         statistic=statistic if len(cells) == 1 else f"{statistic}, mean of {len(cells)} settings",
         estimate=float(pooled.mean()),
         interval=interval,
-        seeds=tuple(seeds),
         detail=detail,
         held=len(held),
         settings=len(cells),
@@ -180,7 +175,6 @@ def judge_pairs(
     statistic: str,
     measure: Callable[[Cell, str], np.ndarray],
     cells: Mapping[str, Cell],
-    seeds: Sequence[int],
     *,
     above: float = -math.inf,
     below: float = math.inf,
@@ -193,7 +187,6 @@ def judge_pairs(
         statistic: the quantity that the difference measures.
         measure: maps a cell and a method to one number per seed.
         cells: label of each cell and the first argument of ``measure``.
-        seeds: the seeds.
         above: lower threshold of the difference.
         below: upper threshold.
     """
@@ -201,11 +194,11 @@ def judge_pairs(
     for method, other, control in pairs:
         differences = {label: measure(cell, method) - measure(cell, other) for label, cell in cells.items()}
         words = claim.format(METHODS[method].label, METHODS[other].label)
-        verdicts.append(judge(words, statistic, differences, seeds, above=above, below=below, control=control))
+        verdicts.append(judge(words, statistic, differences, above=above, below=below, control=control))
     return verdicts
 
 
-def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray, seeds: Sequence[int]) -> Verdict:
+def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray) -> Verdict:
     """Judges the claim "it never happens" by the share of trials that violate it; each seed is a cell.
 
     The status is ``reproduced`` without a violation and ``partly`` below 5% of violations. It is never ``undecided``,
@@ -219,10 +212,9 @@ def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray
         statistic=statistic,
         estimate=total,
         interval=bootstrap_interval(share),
-        seeds=tuple(seeds),
         detail=f"{int(np.sum(violations))} of {int(np.sum(trials))} trials violate it",
         held=int((share == 0).sum()),
-        settings=len(seeds),
+        settings=len(share),
     )
 
 

@@ -41,7 +41,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict, judge, never
 from experiments.studies import fitted_bands
 from experiments.workloads.prior_draws import draw_values_and_gradients
-from optimizers.comparison.records import Row, Rows, Value, by_seed, curve, seeds_of, where
+from optimizers.comparison.records import Row, Rows, Value, by_seed, curve, where
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, plotting, rbf_kernel
 
 KERNELS: dict[str, Callable[[Any], Kernel]] = {"rbf": rbf_kernel, "matern52": matern_kernel}
@@ -187,7 +187,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the bands, the trace, both theorems, and bands with fitted hyperparameters."""
-    seeds = seeds_of(rows)
     settled: list[tuple[str, dict[str, Value]]] = [
         (f"{kernel} d={dim} n={n}", {"kernel": kernel, "dim": dim, "num_observations": n})
         for kernel, dim, n in itertools.product(settings.kernels, settings.dims, settings.num_observations)
@@ -201,23 +200,23 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     for level in (0.8, 0.95):
         claim = f"the coverage of {level:.0%} bands of partial derivatives is {level:.0%}, to 2 points"
         covered = cells("coverage", level=level)
-        verdicts.append(judge(claim, "coverage", covered, seeds, above=level - 0.02, below=level + 0.02, control=True))
+        verdicts.append(judge(claim, "coverage", covered, above=level - 0.02, below=level + 0.02, control=True))
     ratio = cells("error_over_trace")
     claim = "the expected squared error of the gradient is the trace of its covariance, to 10%"
-    verdicts.append(judge(claim, "squared error / trace", ratio, seeds, above=0.9, below=1.1, control=True))
+    verdicts.append(judge(claim, "squared error / trace", ratio, above=0.9, below=1.1, control=True))
     slack = {
         f"{label} δ={delta:g}": delta - values
         for delta in settings.deltas
         for label, values in cells("theorem1", level=delta).items()
     }
     claim = "Theorem 1: the squared error exceeds α‖∂σ²‖ with probability at most δ"
-    verdicts.append(judge(claim, "δ minus the share beyond", slack, seeds, above=0.0))
+    verdicts.append(judge(claim, "δ minus the share beyond", slack, above=0.0))
     for measure, name in MEASURES.items():
         designs = len(settings.kernels) * len(settings.dims)
         counts, trials = (designs * by_seed(rows, quantity=f"{what}_{measure}") for what in ("rises", "trials"))
         claim = f"Theorem 2: an observation never raises the uncertainty ({name})"
-        verdicts.append(never(claim, "share of observations that do", counts, trials, seeds))
-    return verdicts + fitted_bands.claims(rows, seeds)
+        verdicts.append(never(claim, "share of observations that do", counts, trials))
+    return verdicts + fitted_bands.claims(rows)
 
 
 QUICK = Settings(

@@ -170,7 +170,7 @@ def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
     axes.legend(loc="lower right", ncols=2)
 
 
-def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:
+def claims(rows: Rows) -> list[Verdict]:
     """Judges the coverage with fitted hyperparameters, and the effect of priors and of averaging."""
 
     def covered(way: str) -> dict[str, np.ndarray]:
@@ -180,7 +180,7 @@ def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:
     known, likeliest, default, averaged = map(covered, WAYS)
 
     def judged(claim: str, statistic: str, cells: dict[str, np.ndarray], **bars: float) -> Verdict:
-        return judge(claim, statistic, cells, seeds, control=True, **bars)
+        return judge(claim, statistic, cells, control=True, **bars)
 
     more = "coverage minus the coverage with maximum likelihood"
     return [

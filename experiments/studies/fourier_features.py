@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
-from optimizers.comparison.records import Row, Rows, by_seed, mean_curve, seeds_of, where
+from optimizers.comparison.records import Row, Rows, by_seed, mean_curve, where
 from surrogates import DerivedGP, FourierFeatures, FourierSurrogate, gaussian_likelihood, plotting, rbf_kernel
 
 KINDS = ("cosine", "paired", "orthogonal", "sobol")
@@ -97,7 +97,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the rate of the cosine features, and the other kinds against them."""
-    seeds = seeds_of(rows)
     least, most, high = min(settings.num_features), max(settings.num_features), max(settings.dims)
     cells = {f"d={dim} {gap:g}ℓ": (dim, gap) for dim, gap in itertools.product(settings.dims, settings.separations)}
     errors = {
@@ -117,12 +116,12 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     half = f"orthogonal features have at most half of the cosine features' error at d = {high}, M = {most}"
     ratios = against_cosine("orthogonal", [label for label, (dim, _) in cells.items() if dim == high])
     verdicts = [
-        judge(falls, "−exponent of M", rates, seeds, above=0.4, below=0.6),
-        judge(half, "ratio of errors", ratios, seeds, below=0.5, control=True),
+        judge(falls, "−exponent of M", rates, above=0.4, below=0.6),
+        judge(half, "ratio of errors", ratios, below=0.5, control=True),
     ]
     for kind in KINDS[1:]:
         claim = f"{kind} features have a smaller error than cosine features at M = {most}"
-        verdicts.append(judge(claim, "ratio of errors", against_cosine(kind, cells), seeds, below=1.0, control=True))
+        verdicts.append(judge(claim, "ratio of errors", against_cosine(kind, cells), below=1.0, control=True))
     return verdicts
 
 

@@ -93,7 +93,7 @@ def test_both_tables_have_a_row_for_each_item():
 def test_an_undecided_ground_supports_nothing():
     advice = ADVICE[0]
     (entry,) = [entry for entry in ENTRIES if entry.id == advice.grounds[0].experiment]
-    open_ = judge(advice.grounds[0].claim, "gap", {"": np.array([-1.0, 1.0])}, (0, 1), below=0.0)
+    open_ = judge(advice.grounds[0].claim, "gap", {"": np.array([-1.0, 1.0])}, below=0.0)
     stood_in = dataclasses.replace(open_, stand_in="digits")
     for verdict, word in ((open_, "undecided"), (stood_in, "undecided on the stand-in")):
         page = guide([Entry(entry.id, entry.facts, [verdict], ())])
@@ -105,7 +105,7 @@ def test_an_undecided_ground_supports_nothing():
 def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     (entry,) = [entry for entry in ENTRIES if entry.id == "beyond-gamma"]
     claim = "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"
-    worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, (0, 1), below=0.25)
+    worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, below=0.25)
     other = Entry(entry.id, entry.facts, [worse], ())
     assert look_up([Ground("beyond-gamma", claim), Ground("zord-fig3", "ZoRD")], [other]) == [(other, worse)]
     page = guide([other])

@@ -118,10 +118,10 @@ def test_the_same_claim_in_other_words_would_be_seen():
     class Twice:
         @staticmethod
         def claims(settings, rows):
-            first = verdicts.judge("a beats b", "gap", cells, (0, 1), above=0.0)
-            second = verdicts.judge("b loses to a", "gap", {"": cells["b"]}, (0, 1), above=0.0)
-            more = verdicts.judge("b loses by far", "gap", {"": cells["b"]}, (0, 1), above=2.0)
-            ours = verdicts.judge("ours", "gap", cells, (0, 1), above=9.0, control=True)
+            first = verdicts.judge("a beats b", "gap", cells, above=0.0)
+            second = verdicts.judge("b loses to a", "gap", {"": cells["b"]}, above=0.0)
+            more = verdicts.judge("b loses by far", "gap", {"": cells["b"]}, above=2.0)
+            ours = verdicts.judge("ours", "gap", cells, above=9.0, control=True)
             return [first, second, more, ours, verdicts.at_least(ours, 1, "ours, once")]
 
     assert counted_twice(cells_of(Twice, None, [])) == [("b loses to a", "a beats b")]

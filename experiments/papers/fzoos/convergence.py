@@ -36,7 +36,7 @@ from experiments.papers.fzoos.comparison import (
     over,
 )
 from experiments.papers.fzoos.quadratics import Federated, quadratics
-from optimizers.comparison.records import Rows, seeds_of
+from optimizers.comparison.records import Rows
 from surrogates import plotting
 
 MODERATE = 5.0
@@ -92,7 +92,7 @@ def claims_on_heterogeneity(settings: Settings, rows: Rows) -> list[Verdict]:
         regret[f"C = {value:g}"] = np.asarray(adaptive - better)
     claim = f"the adaptive γ is within {TOLERATED} of the better fixed one"
     statistic = "regret in log10 of the last gap"
-    return [*verdicts, judge(claim, statistic, regret, seeds_of(rows), below=TOLERATED, control=True)]
+    return [*verdicts, judge(claim, statistic, regret, below=TOLERATED, control=True)]
 
 
 def claims_on_local_steps(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -109,7 +109,7 @@ def claims_on_features(settings: Settings, rows: Rows) -> list[Verdict]:
     for method in THREE_GAMMAS:
         claim = f"more features end lower at C = {settings.heterogeneity:g} ({plotting.METHODS[method].label})"
         lead = {"all rounds": log_gap(rows, settings, fewest, method) - log_gap(rows, settings, most, method)}
-        verdicts.append(judge(claim, statistic, lead, seeds_of(rows), above=0.0, control=method != "fzoos"))
+        verdicts.append(judge(claim, statistic, lead, above=0.0, control=method != "fzoos"))
     return verdicts
 
 
@@ -126,7 +126,7 @@ def claims_on_corrections(settings: Settings, rows: Rows) -> list[Verdict]:
                 for value in values
             }
             statistic = "lead in log10 of the last gap"
-            verdicts.append(judge(f"{claim} {at}", statistic, lead, seeds_of(rows), above=0.0, control=control))
+            verdicts.append(judge(f"{claim} {at}", statistic, lead, above=0.0, control=control))
     return verdicts
 
 

@@ -23,7 +23,7 @@ from experiments.harness.records import distinct
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.comparison import BASELINES, THREE_GAMMAS, federation_of, options_of, shown
 from experiments.papers.fzoos.quadratics import Federated, quadratics
-from optimizers.comparison.records import Rows, by_seed, seeds_of
+from optimizers.comparison.records import Rows, by_seed
 from surrogates import plotting
 
 
@@ -114,7 +114,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         name, statistic, control = plotting.METHODS[method].label, "difference of mean cosines", method != "fzoos"
         claim = f"the mean cosine of {name} in round {settings.rounds} is above every baseline's"
         leads = {plotting.METHODS[other].label: mean(method) - mean(other) for other in others}
-        verdicts.append(judge(claim, statistic, leads, seeds_of(rows), above=0.0, control=control))
+        verdicts.append(judge(claim, statistic, leads, above=0.0, control=control))
     return verdicts
 
 

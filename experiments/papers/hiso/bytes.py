@@ -145,11 +145,11 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             for m, d in itertools.product(METHODS, settings.dims)
             if (m in SCALAR_ONLY) == scalar_only
         }
-        return judge(claim, statistic, cells, seeds, above=-0.5, below=0.5, control=not scalar_only)
+        return judge(claim, statistic, cells, above=-0.5, below=0.5, control=not scalar_only)
 
     def printed(claim: str, statistic: str, cells: dict[str, float], below: float) -> Verdict:
         same = {label: np.full(len(seeds), float(value)) for label, value in cells.items()}
-        return judge(claim, statistic, same, seeds, below=below, control=True)
+        return judge(claim, statistic, same, below=below, control=True)
 
     def ratio(model: str, task: str, method: str, other: str) -> float:
         return bytes_in_table_5((model, task, method)) / bytes_in_table_5((model, task, other))
@@ -171,7 +171,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         printed(f"{every}, KB = 1024", LAST_DIGIT, whole, below=HALF),
         printed(f"{own}, KB = 1024", LAST_DIGIT, of_rounds, below=HALF),
         printed(fewer, "HiSo's bytes over DeComFL's", less, below=1.0),
-        *savings.claims(totals, seeds, "by the paper's Table 5", control=True),
+        *savings.claims(totals, "by the paper's Table 5", control=True),
     ]
 
 

@@ -81,7 +81,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges ζ against Lκ, Lκ against Ld, and the dependence of ζ on ε."""
-    seeds = seeds_of(rows)
 
     def log(quantity: str, epsilon: float = 0.0) -> np.ndarray:
         return np.log10(by_seed(rows, quantity=quantity, epsilon=epsilon))
@@ -90,13 +89,12 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     cells = {f"ε={e:g}": log("Lk") - log("zeta", e) for e in settings.epsilons}
     driven = log("zeta", smallest) - log("zeta", largest)
     return [
-        judge("Lκ is below a tenth of Ld", "log10 of Ld/(Lκ)", {"": log("Ld") - log("Lk")}, seeds, above=1.0),
-        judge("ζ is below a tenth of Lκ", "log10 of Lκ/ζ", cells, seeds, above=1.0),
+        judge("Lκ is below a tenth of Ld", "log10 of Ld/(Lκ)", {"": log("Ld") - log("Lk")}, above=1.0),
+        judge("ζ is below a tenth of Lκ", "log10 of Lκ/ζ", cells, above=1.0),
         judge(
             f"ζ depends mainly on ε: from ε = {smallest:g} to {largest:g} it falls by more than a factor of 2",
             "log10 of the factor",
             {"": driven},
-            seeds,
             above=np.log10(2.0),
             control=True,
         ),

@@ -160,7 +160,7 @@ def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
     main: dict[str, Any] = {"method": "hiso", "nu": settings.weight}
 
     def judged(claim: str, statistic: str, values: np.ndarray, **bars: Any) -> Verdict:
-        return judge(claim, statistic, {"": values}, seeds_of(rows), **bars)
+        return judge(claim, statistic, {"": values}, **bars)
 
     def loss_over(**conditions: Any) -> np.ndarray:
         return log_loss(settings, rows, **main) - log_loss(settings, rows, **conditions)
@@ -186,7 +186,7 @@ def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
     verdicts = [
         judged("HiSo ends with a lower loss than DeComFL", RATIO, loss_over(method="decomfl"), below=0.0),
         judged(fewer, "log10 of the ratio of the rounds", rounds, below=0.0),
-        judge(little, RATIO, changes, seeds_of(rows), above=-tenth, below=tenth),
+        judge(little, RATIO, changes, above=-tenth, below=tenth),
         judged(f"HiSo ends with a lower loss than {SCALAR}", RATIO, scalar, below=0.0, control=True),
         judged(order, correlation, found("rank_correlation"), above=0.2, control=True),
         judged(wider, contrasts, spread, above=tenth, control=True),
@@ -227,7 +227,7 @@ def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
 
 def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
     """Judges how much each method depends on τ; controls compare τ and the methods at each τ."""
-    seeds, taus = seeds_of(rows), settings.local_steps
+    taus = settings.local_steps
     loss = {
         (method, tau): log_loss(settings, rows, method=method, local_steps=tau)
         for method, tau in itertools.product(COMPARED, taus)
@@ -238,7 +238,7 @@ def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
         return np.ptp([by_seed(of_it, local_steps=tau) for tau in taus], axis=0)
 
     def lower(claim: str, cells: dict[str, np.ndarray]) -> Verdict:
-        return judge(claim, "log10 of the ratio of the last losses", cells, seeds, below=0.0, control=True)
+        return judge(claim, "log10 of the ratio of the last losses", cells, below=0.0, control=True)
 
     def over(other: str) -> dict[str, np.ndarray]:
         return {f"τ={tau}": loss["hiso", tau] - loss[other, tau] for tau in taus}
@@ -248,9 +248,9 @@ def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
     twentieth, by = "accuracy by {} than a twentieth", "range of the last accuracies over τ"
     depends, minus = "DeComFL's accuracy depends more on τ than HiSo's", f"DeComFL's {by} minus HiSo's"
     return [
-        judge(f"τ changes HiSo's {twentieth.format('less')}", by, {"": hiso}, seeds, below=0.05),
-        judge(f"τ changes DeComFL's {twentieth.format('more')}", by, {"": decomfl}, seeds, above=0.05),
-        judge(depends, minus, {"": decomfl - hiso}, seeds, above=0.0),
+        judge(f"τ changes HiSo's {twentieth.format('less')}", by, {"": hiso}, below=0.05),
+        judge(f"τ changes DeComFL's {twentieth.format('more')}", by, {"": decomfl}, above=0.05),
+        judge(depends, minus, {"": decomfl - hiso}, above=0.0),
         lower("more local steps of HiSo lower the loss at equal rounds", more),
         lower("HiSo ends with a lower loss than DeComFL at every τ", over("decomfl")),
         lower(f"HiSo ends with a lower loss than {SCALAR} at every τ", over("hiso_scalar")),

@@ -8,7 +8,7 @@ ratios.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -21,14 +21,11 @@ OVER, UP_TO = 40, 90
 OF_OVER, OF_UP_TO = ("OPT-125M", "OPT-350M"), "OPT-1.3B"
 
 
-def claims(
-    log_ratios: Mapping[tuple[str, str], np.ndarray], seeds: Sequence[int], where: str, *, control: bool = False
-) -> list[Verdict]:
+def claims(log_ratios: Mapping[tuple[str, str], np.ndarray], where: str, *, control: bool = False) -> list[Verdict]:
     """Judges each half of the sentence for which a model ran.
 
     Args:
         log_ratios: log10 of a method's total bytes over HiSo's by model and method, one number per seed.
-        seeds: the seeds.
         where: origin of the bytes, which ends each claim.
         control: whether the bytes were not measured.
     """
@@ -42,6 +39,6 @@ def claims(
         cells = {"": np.max([log_ratios[OF_UP_TO, m] for m in METHODS], axis=0)}
         verdicts.append((claim, "log10 of the most bytes of the three over HiSo's", cells, UP_TO))
     return [
-        judge(claim, statistic, cells, seeds, above=np.log10(1e6 * millions), control=control)
+        judge(claim, statistic, cells, above=np.log10(1e6 * millions), control=control)
         for claim, statistic, cells, millions in verdicts
     ]

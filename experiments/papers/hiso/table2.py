@@ -33,7 +33,7 @@ from experiments.papers.hiso.language import (
     rounds_until,
 )
 from optimizers.comparison.interval import with_interval
-from optimizers.comparison.records import Rows, by_seed, seeds_of
+from optimizers.comparison.records import Rows, by_seed
 from surrogates import plotting
 
 METHODS = ("decomfl", "hiso", "hiso_scalar")
@@ -57,7 +57,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges HiSo's rounds against those of DeComFL and the scalar, and whether DeComFL learns."""
-    seeds, cells = seeds_of(rows), cells_of(settings, rows)
+    cells = cells_of(settings, rows)
     log_rounds = {
         (method, title): np.log10(reached(rows, method, cell)[0])
         for method in settings.methods
@@ -72,9 +72,9 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     for other in [method for method in than if method in settings.methods]:
         claim = f"HiSo needs fewer rounds{than[other]} to DeComFL's best score"
         differences = {title: log_rounds["hiso", title] - log_rounds[other, title] for title in cells}
-        verdicts.append(judge(claim, statistic, differences, seeds, below=0.0, control=other != "decomfl"))
+        verdicts.append(judge(claim, statistic, differences, below=0.0, control=other != "decomfl"))
     claim, statistic = "DeComFL improves the model by more than a twentieth", "best score minus the first"
-    return [*verdicts, judge(claim, statistic, gain, seeds, above=0.05, control=True)]
+    return [*verdicts, judge(claim, statistic, gain, above=0.05, control=True)]
 
 
 def printed(method: str, cell: Cell) -> str:

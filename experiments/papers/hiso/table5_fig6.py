@@ -40,7 +40,7 @@ from experiments.papers.hiso.language import (
     tuned_dimension,
 )
 from optimizers.comparison.interval import with_interval
-from optimizers.comparison.records import Rows, by_seed, mean_curve, seeds_of
+from optimizers.comparison.records import Rows, by_seed, mean_curve
 from surrogates import plotting
 
 OVER = "log10 of the other's bytes over HiSo's"
@@ -108,7 +108,7 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
 
 def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges HiSo's score against DeComFL's and FedZO's, its bytes against all, and what gradients gain."""
-    seeds, cells = seeds_of(rows), cells_of(settings, rows)
+    cells = cells_of(settings, rows)
 
     def better(claim: str, pairs: list[tuple[str, str]], control: bool = False) -> Verdict:
         differences = {
@@ -116,7 +116,7 @@ def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
             for title, cell in cells.items()
             for a, b in pairs
         }
-        return judge(claim, "difference of the best scores", differences, seeds, above=0.0, control=control)
+        return judge(claim, "difference of the best scores", differences, above=0.0, control=control)
 
     def fewer(than: str, others: list[str]) -> Verdict:
         claim = f"HiSo reaches its best score with fewer bytes than {than}"
@@ -124,7 +124,7 @@ def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
             (t, m): np.log10(bytes_until_best(rows, method=m, **c)) for t, c in cells.items() for m in settings.methods
         }
         ratios = {f"{t}, {other}": spent[t, other] - spent[t, "hiso"] for t in cells for other in others}
-        return judge(claim, OVER, ratios, seeds, above=0.0)
+        return judge(claim, OVER, ratios, above=0.0)
 
     vector_methods = [method for method in settings.methods if method not in SCALAR_ONLY]
     first_order = [(method, "hiso") for method in FIRST_ORDER if method in settings.methods]
@@ -142,7 +142,7 @@ def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
 
     Bytes at the tuned d are judged with Table 5, whose runs include these.
     """
-    seeds, cells, flat = seeds_of(rows), cells_of(settings, rows), 8 * settings.perturbations
+    cells, flat = cells_of(settings, rows), 8 * settings.perturbations
     scalar_only = {
         f"{title}, {method}": by_seed(rows, quantity="bytes", method=method, **cell) - flat
         for title, cell in cells.items()
@@ -157,8 +157,8 @@ def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
     }
     claim = f"a round of HiSo or DeComFL costs {flat} bytes per client with every model"
     return [
-        judge(claim, f"bytes − {flat}", scalar_only, seeds, above=-0.5, below=0.5),
-        *savings.claims(named, seeds, "until the best scores, at the models' nominal d"),
+        judge(claim, f"bytes − {flat}", scalar_only, above=-0.5, below=0.5),
+        *savings.claims(named, "until the best scores, at the models' nominal d"),
     ]
 
 

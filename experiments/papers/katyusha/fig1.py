@@ -39,7 +39,7 @@ from experiments.papers.katyusha.composite import (
     start_and_options,
 )
 from optimizers import ZOSVRG, Optimizer, ProjectedZO, ZOLKatyusha
-from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from optimizers.comparison.records import Row, Rows, by_seed, where
 from surrogates import plotting
 
 KATYUSHA: dict[str, dict[str, Any]] = {
@@ -159,7 +159,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the order at equal queries, linear convergence, and tuned methods against each other."""
-    seeds = seeds_of(rows)
 
     def log_gap(steps: str, method: str, at: int = settings.compared_at) -> np.ndarray:
         return np.log10(by_seed(rows, quantity="gap", method=method, steps=steps, num_queries=at))
@@ -179,7 +178,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         "lead in log10 of the gap",
         lambda steps, method: -log_gap(steps, method),
         {"theory": "theory"},
-        seeds,
         above=0.0,
     )
     converged = {label: gap for method in PAPERS for label, gap in last(method).items()}
@@ -201,12 +199,12 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     without = f"the (d+1)-point version needs fewer {to} without weight on w than with the printed one"
     return [
         *verdicts,
-        judge(linear, logs, converged, seeds, below=float(np.log10(settings.reached))),
-        judge(nearest, logs, stuck, seeds, above=float(np.log10(settings.stuck))),
-        judge(fewer, log_ratio, tuned, seeds, above=0.0),
-        judge(within, log_ratio, alike, seeds, above=-bar, below=bar, control=True),
-        judge(differences, log_ratio, plain, seeds, above=0.0, control=True),
-        judge(without, log_ratio, ours, seeds, above=0.0, control=True),
+        judge(linear, logs, converged, below=float(np.log10(settings.reached))),
+        judge(nearest, logs, stuck, above=float(np.log10(settings.stuck))),
+        judge(fewer, log_ratio, tuned, above=0.0),
+        judge(within, log_ratio, alike, above=-bar, below=bar, control=True),
+        judge(differences, log_ratio, plain, above=0.0, control=True),
+        judge(without, log_ratio, ours, above=0.0, control=True),
     ]
 
 

@@ -234,15 +234,15 @@ def claims_of_fig1(settings: Fig1, rows: Rows) -> list[Verdict]:
     band = "the 95% band contains the true derivative with its nominal frequency, to 5 points"
     fall, share = "decrease of the root mean square error", "share of x where it does"
     return [
-        judge("the derivative's error falls as queries are added", fall, falls, seeds, above=0.0),
-        judge(band, share, shares, seeds, above=0.9, below=1.0),
-        never("the derivative's variance never rises as queries are added", share, rises, trials, seeds),
+        judge("the derivative's error falls as queries are added", fall, falls, above=0.0),
+        judge(band, share, shares, above=0.9, below=1.0),
+        never("the derivative's variance never rises as queries are added", share, rises, trials),
     ]
 
 
 def claims_of_fig10(settings: Fig10, rows: Rows) -> list[Verdict]:
     """Judges the local derivative against the function at equal queries, and against twice as many."""
-    seeds, unit = seeds_of(rows), "in prior standard deviations"
+    unit = "in prior standard deviations"
     few, error = min(settings.num_queries), "root mean square error"
     local, whole = (
         {n: by_seed(rows, quantity=f"{name}_error", num_queries=n) for n in settings.num_queries}
@@ -254,11 +254,11 @@ def claims_of_fig10(settings: Fig10, rows: Rows) -> list[Verdict]:
     accurate = f"from {few} queries the local derivative is accurate: its error is below half of the prior's"
     fewer = f"the local derivative from {few} queries is more accurate than the function from {2 * few}"
     verdicts = [
-        judge(better, f"{error}, function minus derivative, {unit}", gaps, seeds, above=0.0),
-        judge(accurate, f"{error} of the local derivative, {unit}", {"": local[few]}, seeds, below=0.5),
+        judge(better, f"{error}, function minus derivative, {unit}", gaps, above=0.0),
+        judge(accurate, f"{error} of the local derivative, {unit}", {"": local[few]}, below=0.5),
     ]
     if twice:
-        verdicts.append(judge(fewer, f"{error}, function minus derivative, {unit}", twice, seeds, above=0.0))
+        verdicts.append(judge(fewer, f"{error}, function minus derivative, {unit}", twice, above=0.0))
     return verdicts
 
 

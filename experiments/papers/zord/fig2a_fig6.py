@@ -36,7 +36,7 @@ from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import Problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
-from optimizers.comparison.records import Row, Rows, seeds_of, where
+from optimizers.comparison.records import Row, Rows, where
 from surrogates import plotting
 
 BASELINES = ("least_squares", "orthonormal_differences", "finite_differences")
@@ -167,7 +167,7 @@ def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
         setting = f"d from {min(settings.dims)} to {max(settings.dims)}, {setting}"
     return [
         errors.judge_against(
-            other, metric, control, gains(settings, rows, metric, "derived_gp", other, counts), seeds_of(rows), setting
+            other, metric, control, gains(settings, rows, metric, "derived_gp", other, counts), setting
         )
         for other, metric, control in errors.COMPARISONS
     ]
@@ -175,21 +175,21 @@ def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
 
 def claims_of_kernels(settings: Fig6b, rows: Rows) -> list[Verdict]:
     """Compares every kernel with finite differences, and the kernels with each other."""
-    seeds, counts = seeds_of(rows), settings.claimed
+    counts = settings.claimed
     verdicts = []
     for metric, statistic in errors.ADVANTAGES.items():
         cells: dict[str, np.ndarray] = {}
         for kernel in settings.kernels:
             cells |= gains(settings, rows, metric, kernel, "finite_differences", counts)
         claim = f"with every kernel the derived GP is nearer than finite differences in {errors.METRICS[metric]}"
-        verdicts.append(judge(claim, statistic, cells, seeds, above=0.0))
+        verdicts.append(judge(claim, statistic, cells, above=0.0))
     enough = [n for n in counts if n >= settings.dim]
     for worse, claim in (
         ("rbf", "the RBF kernel is slightly worse than Matérn 5/2"),
         ("matern12", "the roughest kernel, Matérn 1/2, is slightly worse than Matérn 5/2"),
     ):
         cells, statistic = gains(settings, rows, "cosine", "matern52", worse, enough), errors.ADVANTAGES["cosine"]
-        verdicts.append(judge(f"{claim}, n ≥ d", statistic, cells, seeds, above=0.0))
+        verdicts.append(judge(f"{claim}, n ≥ d", statistic, cells, above=0.0))
     return verdicts
 
 

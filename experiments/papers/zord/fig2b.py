@@ -24,7 +24,7 @@ from experiments.harness.verdicts import Verdict
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import Problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
-from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
+from optimizers.comparison.records import Row, Rows, by_seed, curve, where
 from surrogates import plotting
 from surrogates.plotting import Curve
 
@@ -116,7 +116,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the derived GP without additional queries against finite differences with the most, and our baselines."""
-    seeds = seeds_of(rows)
     most = max(settings.additional)
     verdicts = []
     for kind, (baseline, metric, control) in itertools.product(TRAJECTORIES, errors.COMPARISONS):
@@ -132,7 +131,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         }
         setting = f"{settings.trajectory} queries of a {kind} against {f'{count} more' if count else 'the same'}"
         ours = control or kind != "cloud"
-        verdicts.append(errors.judge_against(baseline, metric, ours, cells, seeds, setting))
+        verdicts.append(errors.judge_against(baseline, metric, ours, cells, setting))
     return verdicts
 
 

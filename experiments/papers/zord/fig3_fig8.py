@@ -26,7 +26,7 @@ from experiments.harness.records import final
 from experiments.harness.verdicts import Table, Verdict, judge_pairs
 from experiments.papers.zord import descent
 from optimizers.comparison.interval import with_interval
-from optimizers.comparison.records import Row, Rows, seeds_of
+from optimizers.comparison.records import Row, Rows
 from surrogates import plotting
 
 BASELINES = ("rgf", "prgf", "gld", "turbo1")
@@ -121,7 +121,6 @@ def compared(
         "difference of the final log10 gap",
         lambda cell, method: final(rows, method=method, **cell),
         {f"{cell['problem']} d={cell['dim']}": cell for cell in settings.cells().values()},
-        seeds_of(rows),
         below=below,
     )
 

@@ -37,7 +37,7 @@ from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import STAND_IN, differs, load_points
 from experiments.workloads.metrics import DIMENSION, FULL, METRICS, QUICK, MetricObjective, Training, trained_network
 from optimizers import Evaluator, run
-from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, seeds_of
+from optimizers.comparison.records import Row, Rows, best_so_far, by_seed
 from surrogates import plotting
 
 RATES = (0.002, 0.01, 0.05, 0.2)
@@ -131,7 +131,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the last improvement of ZoRD, and of the default, against each baseline and against zero."""
-    seeds, verdicts = seeds_of(rows), list[Verdict]()
+    verdicts = list[Verdict]()
 
     def last(name: str, method: str) -> np.ndarray:
         return by_seed(rows, metric=name, method=method, queries=settings.max_queries)
@@ -141,11 +141,11 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         control = method != "zord"
         cells = {name: last(name, method) for name in metrics}
         claim = f"{plotting.METHODS[method].label} improves the trained network"
-        verdicts.append(judge(claim, "improvement in per cent", cells, seeds, above=0.0, control=control))
+        verdicts.append(judge(claim, "improvement in per cent", cells, above=0.0, control=control))
         others = [m for m in (*BASELINES, "zord") if m in settings.methods and m != method]
         pairs = [(method, other, control) for other in others]
         statistic = "difference of the improvements in per cent"
-        verdicts += judge_pairs(pairs, "{} improves it more than {}", statistic, last, metrics, seeds, above=0.0)
+        verdicts += judge_pairs(pairs, "{} improves it more than {}", statistic, last, metrics, above=0.0)
     return verdicts
 
 

@@ -114,7 +114,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         "difference of the final log10 gap",
         lambda name, method: by_seed(finals, problem=name, method=method),
         {name: name for name, _ in settings.problems},
-        seeds_of(rows),
         below=0.0,
     )
 

@@ -27,7 +27,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import descent
-from optimizers.comparison.records import Row, Rows, curve, mean_curve, seeds_of, where
+from optimizers.comparison.records import Row, Rows, curve, mean_curve, where
 from surrogates import plotting
 from surrogates.plotting import MethodStyle
 
@@ -117,7 +117,7 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges dynamic steps against one step per query, and the other measures against the spectral norm."""
-    seeds, verdicts = seeds_of(rows), list[Verdict]()
+    verdicts = list[Verdict]()
     paper, thresholds = settings.thresholds[0]
     statistic = "difference of the final log10 gap"
     gaps = {
@@ -133,11 +133,11 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     for threshold in thresholds[1:]:
         cells = {name: gaps[name, paper, threshold] - gaps[name, paper, thresholds[0]] for name, _ in settings.problems}
         claim = f"virtual steps with c = {threshold:g} end lower than one step per query (c = {thresholds[0]:g})"
-        verdicts.append(judge(claim, statistic, cells, seeds, below=0.0))
+        verdicts.append(judge(claim, statistic, cells, below=0.0))
     for uncertainty, chosen in settings.thresholds[1:]:
         cells = {name: best(name, uncertainty, chosen) - best(name, paper, thresholds) for name, _ in settings.problems}
         claim = f"{uncertainty.replace('_', ' ')} at its best threshold ends lower than the spectral norm at its best"
-        verdicts.append(judge(claim, statistic, cells, seeds, below=0.0, control=True))
+        verdicts.append(judge(claim, statistic, cells, below=0.0, control=True))
     return verdicts
 
 

@@ -248,7 +248,7 @@ def compared(
     pairs = [("zord", other, False) for other in others]
     ours = [method for method in ("zord_kept", "default") if method in settings.methods]
     pairs += [(method, other, True) for method in ours for other in (*others, "zord")]
-    return judge_pairs(pairs, claim, statistic, lead, settings.titles(), seeds_of(rows), above=0.0)
+    return judge_pairs(pairs, claim, statistic, lead, settings.titles(), above=0.0)
 
 
 def claims_of_table1(settings: Settings, rows: Rows) -> list[Verdict]:

@@ -17,7 +17,7 @@ average over random directions is an easy one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -142,9 +142,7 @@ COMPARISONS = (
 """Baseline, metric, and whether the comparison is a control: the paper compares with finite differences only."""
 
 
-def judge_against(
-    baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], seeds: Sequence[int], setting: str
-) -> Verdict:
+def judge_against(baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], setting: str) -> Verdict:
     """Judges "the derived GP is nearer to the true gradient than the baseline" in every cell of gains."""
     claim = f"the derived GP is more accurate than {plotting.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
-    return judge(claim, ADVANTAGES[metric], cells, seeds, above=0.0, control=control)
+    return judge(claim, ADVANTAGES[metric], cells, above=0.0, control=control)

@@ -30,7 +30,7 @@ from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
-from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, curve, seeds_of
+from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, curve
 from surrogates import plotting
 
 PAPERS_BASELINES = ("es", "rgf", "prgf")
@@ -147,7 +147,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         "difference in standard deviations of the environment's last rewards",
         lambda name, method: rewards[name, method] / (spreads[name] or 1.0),
         {TITLES[name]: name for name in settings.environments},
-        seeds_of(rows),
         above=0.0,
     )
 
