@@ -35,7 +35,7 @@ def test_the_queries_that_are_counted_are_those_that_are_made():
 
     problem = dataclasses.replace(ackley, function=counted)
     x = torch.full((4,), 0.3, dtype=torch.float64)
-    found = fig2a_fig6.estimates(fig2a_fig6.Fig2a(), problem, x, 0.1, 7, 0)
+    found = fig2a_fig6.estimates(fig2a_fig6.Settings(), problem, x, 0.1, 7, 0)
     shared, orthonormal = points
     assert shared.shape == orthonormal.shape == (7, 4) and {queries for _, queries in found.values()} == {7}
     assert torch.equal(shared[0], x) and torch.equal(orthonormal[0], x)
@@ -58,7 +58,7 @@ def test_fewer_queries_are_the_first_of_more():
 
 def test_known_accuracy_of_the_three_estimators():
     """Ten seeds of a prototype gave, at n = 20: .999/.81/.998 at λ = .01 and .95/.72/.84 at .1 (±.03 here)."""
-    settings = dataclasses.replace(fig2a_fig6.Fig2a(), num_queries=(20,))
+    settings = dataclasses.replace(fig2a_fig6.Settings(), num_queries=(20,))
     rows = registry.get("zord-fig2a").run(settings, range(5))
     expected = {
         0.01: {"derived_gp": (0.99, 1.0), "finite_differences": (0.75, 0.87), "least_squares": (0.99, 1.0)},
@@ -90,7 +90,9 @@ def test_the_errors_are_to_the_gradient_of_the_function_that_is_given():
         return 3.0 * X[..., 0] - X[..., 1] + 0.5 * X[..., 4]
 
     figure = registry.get("zord-fig2a")
-    settings = dataclasses.replace(figure.settings("quick"), function=plane, dim=5, num_queries=(10,), box=(-1.0, 1.0))
+    settings = dataclasses.replace(
+        figure.settings("quick"), function=plane, dims=(5,), num_queries=(10,), box=(-1.0, 1.0)
+    )
     rows = where(figure.run(settings, [0]), metric="relative_error")
     assert all(row["value"] < 1e-9 for row in where(rows, method="least_squares"))
     assert all(row["value"] > 0.05 for row in where(rows, method="finite_differences"))
@@ -163,7 +165,7 @@ def test_trajectories_end_at_their_last_query():
 
 def test_kernels_are_told_apart_and_all_run():
     rows = where(quick.rows_of("zord-fig6b"), seed=0)
-    methods = {*fig2a_fig6.Fig6b().kernels, *fig2a_fig6.BASELINES}
+    methods = {*registry.get("zord-fig6b").settings().kernels, *fig2a_fig6.BASELINES}
     assert set(distinct(rows, "method")) == methods
     values = {tuple(row["value"] for row in where(rows, method=method)) for method in methods}
     assert len(values) == len(methods)
@@ -173,38 +175,32 @@ def test_kernels_are_told_apart_and_all_run():
 def test_drawn_derivative_is_that_of_the_drawn_function(name):
     experiment = registry.get(name)
     settings = dataclasses.replace(experiment.settings(), grid=481, functions_per_seed=1)
-    of_one = {"num_queries": 3} if name == "zord-fig1" else {"of": "function"}
-    chosen = where(experiment.run_seed(settings, 0), **of_one)
+    chosen = where(experiment.run_seed(settings, 0), num_queries=settings.shown[0], of="derivative")
     x, f = points(chosen, "function")
     slope = points(chosen, "derivative")[1]
     np.testing.assert_allclose(np.gradient(f, x)[1:-1], slope[1:-1], atol=2e-3)
 
 
 def test_figure_10_has_as_many_queries_in_the_window_as_in_the_domain():
-    settings = dataclasses.replace(fig1_fig10.Fig10(), functions_per_seed=2)
-    rows = fig1_fig10.run_fig10(settings, 0)
-    least, (low, high) = min(settings.num_queries), settings.window
+    settings = dataclasses.replace(fig1_fig10.FIG10, functions_per_seed=1)
+    rows, (least,) = fig1_fig10.run_seed(settings, 0), settings.shown
     local, whole = (points(where(rows, of=quantity), "query")[0] for quantity in ("derivative", "function"))
+    low, high = dict(settings.places)["derivative"]
     assert len(local) == len(whole) == least
-    assert all(low <= x <= high for x in local) and all(abs(x) <= settings.width / 2 for x in whole)
+    assert all(low <= x <= high for x in local) and all(abs(x) <= settings.domain[1] for x in whole)
     assert not all(low <= x <= high for x in whole)
-    # The errors of one function are those of its curves: the derivative's in the window, the function's all over.
-    one = fig1_fig10.run_fig10(dataclasses.replace(settings, functions_per_seed=1), 0)
-    for quantity, inside in (("derivative", lambda x: low <= x <= high), ("function", lambda x: True)):
-        of_it = where(one, of=quantity)
-        (x, mean), truth = (
-            points(of_it, {"derivative": "derivative_mean", "function": "value_mean"}[quantity]),
-            (points(of_it, quantity)[1]),
-        )
-        chosen = np.array([inside(at) for at in x])
-        (found,) = (row["value"] for row in where(one, quantity=f"{quantity}_error", num_queries=least))
-        assert found == pytest.approx(np.sqrt(np.mean((mean - truth)[chosen] ** 2)))
+    # The errors are those of the curves: the derivative's in the window, the function's all over.
+    for quantity, (low, high) in settings.places:
+        of_it = where(rows, of=quantity)
+        (x, mean), truth = points(of_it, f"{quantity} mean"), points(of_it, quantity)[1]
+        (found,) = (row["value"] for row in where(of_it, quantity="squared_error", num_queries=least))
+        assert found == pytest.approx(np.mean((mean - truth)[(x >= low) & (x <= high)] ** 2))
 
 
 def test_figure_10_is_judged_at_equal_queries_and_against_twice_as_many():
-    settings = fig1_fig10.Fig10(num_queries=(4, 8))
+    settings = dataclasses.replace(fig1_fig10.FIG10, num_queries=(4, 8))
     rows = [
-        {"seed": seed, "quantity": f"{name}_error", "num_queries": n, "value": value + 0.01 * seed}
+        {"seed": seed, "quantity": "squared_error", "of": name, "num_queries": n, "value": (value + 0.01 * seed) ** 2}
         for seed in range(3)
         for name, values in (("derivative", (0.3, 0.1)), ("function", (0.6, 0.2)))
         for n, value in zip(settings.num_queries, values, strict=True)

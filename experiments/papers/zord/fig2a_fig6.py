@@ -2,14 +2,13 @@
 
 The figures show the cosine similarity and the Euclidean error of the derived GP (Matérn 5/2, ZoRD's Section 5), of
 finite differences (eq. 2) and of least squares: at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and with
-several kernels at d = 80 (Figure 6b). Lines are means over seeds with standard errors; each seed has its own x₀s and
+several kernels at d = 80 (Figure 6b). Lines are means over seeds with standard errors. Each seed has its own x₀s and
 directions. ``experiments.papers.zord.gradient_error`` lists the choices that these figures share with Figure 2b.
 Further choices:
 
 - The paper shows two values of λ without naming them, so there are two smoothing radii here. With standard normal
   directions the queries lie at distance λ√d from x₀. At λ = 0.1 and d = 80 they span most of one period of Ackley's
-  cosine, and every local estimate suffers. Around λ = 1, at d = 10, no estimate is accurate at any lengthscale, and a
-  comparison would be meaningless.
+  cosine, and every local estimate suffers. Around λ = 1, at d = 10, no estimate is accurate at any lengthscale.
 - x₀ is drawn from [0, 10]^d in Ackley's own units. The paper gives no box for these figures; in its Figure 3
   [−20, 20]^d is rescaled to [0, 10]^d (Appx. C).
 - In Figures 6a and 6b there are up to 200 queries, so that n exceeds d in every panel.
@@ -17,7 +16,7 @@ Further choices:
   slightly worse, and 5/2 (Appx. D.1). A Matérn 1/2 prior has no gradient. Its posterior mean has one except at the
   data, where it has kinks; there the mean of the two one-sided gradients is used.
 
-The setting ``function`` replaces Ackley's function by another one, such as your own.
+The setting ``function`` replaces Ackley's function by your own.
 """
 
 from __future__ import annotations
@@ -36,19 +35,32 @@ from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import Problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
-from optimizers.comparison.records import Row, Rows, where
+from optimizers.comparison.records import Row, Rows, by_seed, where
 from surrogates import plotting
 
 BASELINES = ("least_squares", "orthonormal_differences", "finite_differences")
-MANY = (5, 10, 20, 40, 60, 80, 100, 150, 200)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(errors.Settings):
-    """The settings of the three figures: the numbers n of queries, x₀ included, and the least n of the claims."""
+    """Settings of a figure.
 
-    num_queries: tuple[int, ...] = MANY
+    Attributes:
+        dims: d.
+        kernels: kernels of the derived GP.
+        num_queries: n, x₀ included.
+        claimed_from: least n that the claims cover.
+    """
+
+    dims: tuple[int, ...] = (10,)
+    kernels: tuple[str, ...] = ("matern52",)
+    num_queries: tuple[int, ...] = (5, 10, 20, 40, 60, 80, 100, 150, 200)
     claimed_from: int = 10
+
+    @property
+    def surrogates(self) -> tuple[str, ...]:
+        """The names of the derived GPs in the records: those of the kernels, if there are several."""
+        return self.kernels if len(self.kernels) > 1 else ("derived_gp",)
 
     @property
     def claimed(self) -> list[int]:
@@ -56,44 +68,15 @@ class Settings(errors.Settings):
         return [n for n in self.num_queries if n >= self.claimed_from]
 
 
-@dataclasses.dataclass(frozen=True)
-class Fig2a(Settings):
-    """One dimension, one kernel."""
-
-    num_queries: tuple[int, ...] = (5, 10, 15, 20, 30, 40, 60, 80, 100)
-    dim: int = 10
-    kernel: str = "matern52"
-
-
-@dataclasses.dataclass(frozen=True)
-class Fig6a(Settings):
-    """Several dimensions."""
-
-    dims: tuple[int, ...] = (10, 20, 40, 80)
-    kernel: str = "matern52"
-
-
-@dataclasses.dataclass(frozen=True)
-class Fig6b(Settings):
-    """Several kernels."""
-
-    dim: int = 80
-    kernels: tuple[str, ...] = ("matern12", "matern32", "matern52", "rbf")
-
-
-AnySettings = Fig2a | Fig6a | Fig6b
-
-
 def estimates(
-    settings: AnySettings, problem: Problem, x: Tensor, radius: float, n: int, seed: int
+    settings: Settings, problem: Problem, x: Tensor, radius: float, n: int, seed: int
 ) -> dict[str, tuple[Tensor, int]]:
     """Estimates ∇f(x) with each method of a panel from n queries, x included; also returns the number of queries."""
     X = errors.local_queries(x, radius, n, seed)
     values, found = problem(X), {}
-    for name in settings.kernels if isinstance(settings, Fig6b) else (settings.kernel,):
+    for method, name in zip(settings.surrogates, settings.kernels, strict=True):
         kernel = errors.KERNELS[name](settings.lengthscale)
-        estimate = errors.derived_gp_gradient(X, values, x, kernel, settings.noise)
-        found[name if isinstance(settings, Fig6b) else "derived_gp"] = estimate, len(X)
+        found[method] = errors.derived_gp_gradient(X, values, x, kernel, settings.noise), len(X)
     orthonormal = FiniteDifferences(n - 1, radius * problem.dim**0.5, seed=seed)
     for method, more in (
         ("finite_differences", FiniteDifferences(n - 1, radius, "normal", seed=seed).estimate(x, X, values)),
@@ -104,66 +87,63 @@ def estimates(
     return found
 
 
-def run_seed(settings: AnySettings, seed: int) -> Rows:
+def run_seed(settings: Settings, seed: int) -> Rows:
     """Returns the errors of all estimators at every x₀ in each dimension."""
     rows: Rows = []
-    for dim in settings.dims if isinstance(settings, Fig6a) else (settings.dim,):
+    for dim in settings.dims:
         problem = settings.problem(dim)
         drawn = errors.starts(problem, settings.starts, seed)
         for radius, (start, x, directions) in itertools.product(settings.smoothing_radii, drawn):
-            several: Row = {"dim": dim} if isinstance(settings, Fig6a) else {}
-            key = {"seed": seed, **several, "smoothing_radius": radius, "start": start}
             gradient = problem.gradient(x)
             for n in settings.num_queries:
+                key: Row = {"seed": seed, "dim": dim, "smoothing_radius": radius, "start": start, "num_queries": n}
                 for method, (estimate, queries) in estimates(settings, problem, x, radius, n, directions).items():
-                    counted = key | {"num_queries": n, "queries": queries}
-                    rows += errors.error_rows(counted, method, estimate, gradient)
+                    rows += errors.error_rows(key | {"queries": queries}, method, estimate, gradient)
     return rows
 
 
-def plot(settings: AnySettings, rows: Rows) -> Figure:
-    """Draws a column for each smoothing radius; in Figure 6a one for each dimension, and two rows for each radius."""
-    columns: list[Row] = [{"smoothing_radius": radius} for radius in settings.smoothing_radii]
-    blocks: list[Row] = [{}]
-    title, height = ", λ = {smoothing_radius:g}", 1.7
-    if isinstance(settings, Fig6a):
-        columns, blocks = [{"dim": dim} for dim in settings.dims], columns
-        title, height = "", 1.4
-    methods = (*(settings.kernels if isinstance(settings, Fig6b) else ("derived_gp",)), *BASELINES)
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """Draws a column for each smoothing radius, or one for each of several dimensions and two rows for each radius."""
+    radii: list[Row] = [{"smoothing_radius": radius} for radius in settings.smoothing_radii]
+    several = len(settings.dims) > 1
+    columns: list[Row] = [{"dim": dim} for dim in settings.dims] if several else radii
+    blocks, height = (radii, 1.4) if several else ([{}], 1.7)
     figure, axes = plotting.panels(2 * len(blocks), len(columns), height=height, sharex=True, sharey="row")
     for (j, column), (block, within) in itertools.product(enumerate(columns), enumerate(blocks)):
-        dim = column["dim"] if isinstance(settings, Fig6a) else settings.dim
+        dim = column.get("dim", settings.dims[0])
         for panel, (metric, label) in zip(axes[2 * block :, j], errors.METRICS.items(), strict=False):
-            errors.draw_metric(panel, where(rows, **column, **within), metric, "num_queries", methods)
-            if isinstance(settings, Fig6a):
+            chosen = where(rows, **column, **within)
+            errors.draw_metric(panel, chosen, metric, "num_queries", (*settings.surrogates, *BASELINES))
+            if several:
                 panel.axvline(float(dim), color=plotting.GREY, lw=0.8, ls=":")
             if not j:
                 panel.set_ylabel("\n".join([label, *(f"λ = {radius:g}" for radius in within.values())]))
-        axes[0, j].set_title(f"{settings.title}, d = {dim}{title.format(**column)}")
+        radius = "" if several else f", λ = {column['smoothing_radius']:g}"
+        axes[0, j].set_title(f"{settings.title}, d = {dim}{radius}")
         axes[-1, j].set_xlabel("queries n, x₀ included")
     plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
 def gains(
-    settings: AnySettings, rows: Rows, metric: str, method: str, baseline: str, counts: Sequence[int]
+    settings: Settings, rows: Rows, metric: str, method: str, baseline: str, counts: Sequence[int]
 ) -> dict[str, np.ndarray]:
     """Returns a method's gains over a baseline for every smoothing radius, dimension and number of queries."""
-    dims: list[Row] = [{"dim": dim} for dim in settings.dims] if isinstance(settings, Fig6a) else [{}]
     chosen, cells = where(rows, metric=metric), {}
-    for radius, dim, n in itertools.product(settings.smoothing_radii, dims, counts):
-        named = [method] if isinstance(settings, Fig6b) else []
-        label = " ".join([*named, f"λ={radius:g}", *(f"d={value}" for value in dim.values()), f"n={n}"])
-        at = {"smoothing_radius": radius, "num_queries": n, **dim}
-        cells[label] = errors.advantage(chosen, metric, method, baseline, **at)
+    for radius, dim, n in itertools.product(settings.smoothing_radii, settings.dims, counts):
+        words = [method] * (len(settings.kernels) > 1) + [f"λ={radius:g}"] + [f"d={dim}"] * (len(settings.dims) > 1)
+        ours, theirs = (
+            by_seed(chosen, smoothing_radius=radius, dim=dim, num_queries=n, method=each) for each in (method, baseline)
+        )
+        cells[" ".join([*words, f"n={n}"])] = errors.gain(metric, ours, theirs)
     return cells
 
 
-def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
+def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Compares the derived GP with the paper's baseline and with ours."""
     counts = settings.claimed
     setting = f"n ≥ {counts[0]}"
-    if isinstance(settings, Fig6a):
+    if len(settings.dims) > 1:
         setting = f"d from {min(settings.dims)} to {max(settings.dims)}, {setting}"
     return [
         errors.judge_against(
@@ -173,7 +153,7 @@ def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
     ]
 
 
-def claims_of_kernels(settings: Fig6b, rows: Rows) -> list[Verdict]:
+def claims_of_kernels(settings: Settings, rows: Rows) -> list[Verdict]:
     """Compares every kernel with finite differences, and the kernels with each other."""
     counts = settings.claimed
     verdicts = []
@@ -183,7 +163,7 @@ def claims_of_kernels(settings: Fig6b, rows: Rows) -> list[Verdict]:
             cells |= gains(settings, rows, metric, kernel, "finite_differences", counts)
         claim = f"with every kernel the derived GP is nearer than finite differences in {errors.METRICS[metric]}"
         verdicts.append(judge(claim, statistic, cells, above=0.0))
-    enough = [n for n in counts if n >= settings.dim]
+    enough = [n for n in counts if n >= max(settings.dims)]
     for worse, claim in (
         ("rbf", "the RBF kernel is slightly worse than Matérn 5/2"),
         ("matern12", "the roughest kernel, Matérn 1/2, is slightly worse than Matérn 5/2"),
@@ -195,7 +175,7 @@ def claims_of_kernels(settings: Fig6b, rows: Rows) -> list[Verdict]:
 
 def experiment(
     figure: str,
-    paper: AnySettings,
+    paper: Settings,
     quick: Mapping[str, Any],
     shows: Callable[[Any], str],
     claim: str,
@@ -221,14 +201,14 @@ CUT = "Errors beyond the upper edge belong to least squares at n = d, where its 
 EXPERIMENTS = (
     experiment(
         "2a",
-        Fig2a(),
+        Settings(num_queries=(5, 10, 15, 20, 30, 40, 60, 80, 100)),
         {"num_queries": (5, 20)},
-        lambda settings: f"against the number of queries, {settings.title} d = {settings.dim}",
+        lambda settings: f"against the number of queries, {settings.title} d = {settings.dims[0]}",
         "With the same number of queries the derived GP estimates the derivative better than finite differences.",
     ),
     experiment(
         "6a",
-        Fig6a(),
+        Settings(dims=(10, 20, 40, 80)),
         {"dims": (10, 20), "num_queries": (10, 40)},
         lambda settings: f"in {min(settings.dims)} to {max(settings.dims)} dimensions, {settings.title}",
         "The derived GP's advantage over finite differences holds in every dimension.",
@@ -236,9 +216,9 @@ EXPERIMENTS = (
     ),
     experiment(
         "6b",
-        Fig6b(),
-        {"dim": 20, "num_queries": (10, 40)},
-        lambda settings: f"for {len(settings.kernels)} kernels, {settings.title} d = {settings.dim}",
+        Settings(dims=(80,), kernels=("matern12", "matern32", "matern52", "rbf")),
+        {"dims": (20,), "num_queries": (10, 40)},
+        lambda settings: f"for {len(settings.kernels)} kernels, {settings.title} d = {settings.dims[0]}",
         "The derived GP's advantage over finite differences holds for every kernel; Matérn 1/2 and RBF are slightly "
         "worse.",
         claims_of_kernels,

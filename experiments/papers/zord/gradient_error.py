@@ -29,7 +29,7 @@ from experiments.harness.curves import draw_methods
 from experiments.harness.verdicts import Verdict, judge
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import FiniteDifferences
-from optimizers.comparison.records import Row, Rows, by_seed
+from optimizers.comparison.records import Row, Rows
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, plotting, rbf_kernel
 
 METRICS = {"cosine": "cosine similarity", "relative_error": "Euclidean error / ‖∇f‖"}
@@ -123,12 +123,6 @@ def gain(metric: str, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     Cosine: the difference. Relative error: log10 of theirs over ours.
     """
     return ours - theirs if metric == "cosine" else np.log10(theirs / ours)
-
-
-def advantage(rows: Rows, metric: str, method: str, baseline: str, **conditions: str | int | float) -> np.ndarray:
-    """Returns the gain of ``method`` over ``baseline`` under the conditions, one number per seed."""
-    ours = by_seed(rows, metric=metric, method=method, **conditions)
-    return gain(metric, ours, by_seed(rows, metric=metric, method=baseline, **conditions))
 
 
 ADVANTAGES = {"cosine": "gain in cosine similarity", "relative_error": "log10 ratio of Euclidean errors"}
