@@ -81,13 +81,13 @@ def test_the_sizes_of_the_savings_are_kept_apart():
         logs = {(model, m): np.log10([over, 1.001 * over]) for model in models for m in savings.METHODS}
         logs |= {("OPT-1.3B", m): np.log10([1e6, 1e6]) for m in savings.METHODS}
         logs["OPT-1.3B", "fedzo"] = np.log10([up_to, 1.001 * up_to])
-        return [v.status for v in savings.claims(logs, (0, 1), "here")]
+        return [v.status for v in savings.claims(logs, "here")]
 
     assert found(4.1e7, 9.1e7) == ["reproduced", "reproduced"]
     assert found(8.0e7, 8.9e7) == ["reproduced", "not reproduced"]
     assert found(3.9e7, 9.1e7) == ["not reproduced", "reproduced"]
     one = {("OPT-350M", m): np.log10([5e7, 6e7]) for m in savings.METHODS}
-    (verdict,) = savings.claims(one, (0, 1), "here")
+    (verdict,) = savings.claims(one, "here")
     assert "OPT-350M" in verdict.claim and "OPT-125M" not in verdict.claim
 
 

@@ -28,16 +28,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
-from experiments.papers.katyusha.composite import (
-    BANDS,
-    Composite,
-    draw_band,
-    gap_rows,
-    gaps,
-    logistic,
-    queries_until,
-    start_and_options,
-)
+from experiments.papers.katyusha import composite
 from optimizers import ZOSVRG, Optimizer, ProjectedZO, ZOLKatyusha
 from optimizers.comparison.records import Row, Rows, by_seed, where
 from surrogates import plotting
@@ -87,15 +78,15 @@ class Settings:
 
 
 @lru_cache(maxsize=4)
-def problem_of(settings: Settings) -> Composite:
+def problem_of(settings: Settings) -> composite.Composite:
     """Returns the problem that all trials share."""
-    return logistic(settings.dim, settings.num_rows, settings.mu, settings.side, settings.problem_seed)
+    return composite.logistic(settings.dim, settings.num_rows, settings.mu, settings.side, settings.problem_seed)
 
 
 def make(settings: Settings, method: str, factor: float, seed: int, steps: str = "theory") -> Optimizer:
     """Creates an optimizer at x0 = 0 with theoretical steps times a factor."""
     problem = problem_of(settings)
-    x0, options = start_and_options(problem, settings.budget(steps), seed, settings.smoothing_radius)
+    x0, options = composite.start_and_options(problem, settings.budget(steps), seed, settings.smoothing_radius)
     if method in KATYUSHA:
         return ZOLKatyusha(x0, smoothness=factor * problem.L, **KATYUSHA[method], **options)
     options |= {"smoothness": problem.L, "step_factor": factor}
@@ -111,8 +102,8 @@ def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[fl
     found, problem = {}, problem_of(settings)
     for factor in factors:
         made = (make(settings, method, factor, seed) for seed in settings.tuning_seeds)
-        runs = [gaps(problem, optimizer, settings.every) for optimizer in made]
-        queries = [queries_until(run, settings.every, settings.tolerance) for run in runs]
+        runs = [composite.gaps(problem, optimizer, settings.every) for optimizer in made]
+        queries = [composite.queries_until(run, settings.every, settings.tolerance) for run in runs]
         found[factor] = float(np.mean(queries)), float(np.mean([np.log10(run[-1]) for run in runs]))
     return found
 
@@ -127,10 +118,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     for steps in STEPS:
         for method, tuned in zip(METHODS, settings.tuned, strict=True):
             optimizer = make(settings, method, tuned if steps == "tuned" else 1.0, seed, steps)
-            found = gaps(problem, optimizer, settings.every)
+            found = composite.gaps(problem, optimizer, settings.every)
             key: Row = {"seed": seed, "method": method, "steps": steps}
-            rows += gap_rows(key, found, settings.every, settings.keep)
-            queries = queries_until(found, settings.every, settings.tolerance)
+            rows += composite.gap_rows(key, found, settings.every, settings.keep)
+            queries = composite.queries_until(found, settings.every, settings.tolerance)
             rows.append(key | {"quantity": "queries_until", "value": queries})
     return rows
 
@@ -142,7 +133,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     def draw(panel: Axes, steps: str) -> None:
         for method in METHODS:
             found = where(rows, quantity="gap", method=method, steps=steps)
-            draw_band(panel, found, method, every=10 if steps == "theory" else 4)
+            composite.draw_band(panel, found, method, every=10 if steps == "theory" else 4)
         panel.set_ylim(1e-15, None)  # the text stands below the floor
         corner: Any = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
         panel.annotate(floor, (0.98, 0.02), fontsize=plotting.SMALL, color="0.35", **corner)
@@ -219,7 +210,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
-    caption=BANDS,
+    caption=composite.BANDS,
     claims=claims,
     seeds={"quick": 3, "reduced": 20, "paper": 50},
 )

@@ -20,15 +20,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.katyusha.composite import (
-    BANDS,
-    Composite,
-    draw_band,
-    gap_rows,
-    gaps,
-    quadratic,
-    start_and_options,
-)
+from experiments.papers.katyusha import composite
 from optimizers import AcceleratedZO, NesterovSpokoiny, Optimizer, ZOLKatyusha
 from optimizers.comparison.records import Row, Rows, by_seed, where
 from surrogates import plotting
@@ -62,10 +54,13 @@ class Settings:
 
 
 @lru_cache(maxsize=4)
-def problems_of(settings: Settings) -> dict[str, Composite]:
+def problems_of(settings: Settings) -> dict[str, composite.Composite]:
     """Returns the problem without and with the box."""
     sides = {"unconstrained": None, "box": settings.side}
-    return {name: quadratic(settings.dim, settings.kappa, side, settings.problem_seed) for name, side in sides.items()}
+    return {
+        name: composite.quadratic(settings.dim, settings.kappa, side, settings.problem_seed)
+        for name, side in sides.items()
+    }
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
@@ -73,13 +68,13 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     rows: Rows = []
     for method, (constraint, _) in CURVES.items():
         problem = problems_of(settings)[constraint]
-        x0, options = start_and_options(problem, settings.max_queries, seed, settings.smoothing_radius)
+        x0, options = composite.start_and_options(problem, settings.max_queries, seed, settings.smoothing_radius)
         if method == "accelerated_zo_printed":
             options["printed_sign"] = True
         optimizer = KINDS.get(method, AcceleratedZO)(x0, smoothness=problem.L, **options)
-        found = gaps(problem, optimizer, settings.every)
+        found = composite.gaps(problem, optimizer, settings.every)
         key: Row = {"seed": seed, "method": method, "constraint": constraint}
-        rows += gap_rows(key, found / found[0], settings.every, 1)
+        rows += composite.gap_rows(key, found / found[0], settings.every, 1)
     return rows
 
 
@@ -88,7 +83,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     figure, axes = plotting.panels(1, 1, height=2.6)
     panel = axes[0, 0]
     for method, (_, label) in CURVES.items():
-        draw_band(panel, where(rows, quantity="gap", method=method), method, label, every=20)
+        composite.draw_band(panel, where(rows, quantity="gap", method=method), method, label, every=20)
     panel.set(xlabel="queries", ylabel="gap / first gap")
     panel.locator_params(axis="x", nbins=5)
     plotting.shared_legend(figure, panel)
@@ -130,7 +125,7 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(dim=6, kappa=10.0, max_queries=600, every=50)},
     run_seed=run_seed,
     plot=plot,
-    caption=BANDS,
+    caption=composite.BANDS,
     claims=claims,
     seeds=50,
 )
