@@ -27,7 +27,7 @@ from experiments.workloads.data import NAMES as DATA_SETS
 from experiments.workloads.data import folder_of
 
 if TYPE_CHECKING:
-    from experiments.running.runner import Outcome
+    from experiments.running.runner import Run
 
 SHELLS = ("bash", "zsh", "tcsh")
 _CONTROLS: dict[Status, str] = {
@@ -254,7 +254,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
         outcomes = run_experiments(names, arguments.out, command=command, report=_print_outcome, **options)
     except Interrupted as interrupted:
         print("\ninterrupted; finished seeds are kept, and --resume continues from them:", file=sys.stderr)
-        for outcome in interrupted.outcomes:
+        for outcome in interrupted.runs:
             print(f"  {outcome.experiment.id}: {outcome.finished} seeds", file=sys.stderr)
         return 130
     terminal = console()
@@ -274,7 +274,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     return 1 if failed or left_out else 0
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: Run) -> None:
     with tqdm.external_write_mode(file=sys.stdout):
         experiment = outcome.experiment
         print(f"\n{experiment.id} ({experiment.source}): {experiment.shown(outcome.settings)}")

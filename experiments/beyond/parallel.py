@@ -132,7 +132,7 @@ def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tup
     step = zord.number_of("zord_kept", name)
     opt = (RandomBatch if rule == "random" else ZoRD)(
         start.x,
-        bounds=descent.box(problem),
+        bounds=problem.bounds.T,
         max_queries=settings.queries,
         seed=drawn,
         update_rule=partial(adam, lr=step),

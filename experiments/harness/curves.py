@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,22 @@ def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **co
     """Draws ``value`` against ``x``, one line per method, from the records that meet the conditions."""
     for method in methods:
         plotting.draw(axes, method, curve(rows, x, method=method, **conditions))
+
+
+def name_lines(axes: Axes, methods: Sequence[str]) -> None:
+    """Names the methods on the y axis: the first is drawn at 0, the next at −1, and so on."""
+    labels = [plotting.METHODS[method].label.partition(" (")[0] for method in methods]
+    axes.set_yticks(-np.arange(len(methods)), labels)
+    axes.set_ylim(0.6 - len(methods), 0.4)
+
+
+def draw_strips(axes: Axes, values: Mapping[str, np.ndarray], center: Callable[[np.ndarray], float]) -> None:
+    """Draws a line of dots for each method, one dot per seed, with a vertical mark at their center."""
+    for i, (method, found) in enumerate(values.items()):
+        color = plotting.METHODS[method].color
+        axes.plot(found, np.full(len(found), -i), ls="", marker="o", alpha=0.5, color=color)
+        axes.plot(center(found), -i, ls="", marker="|", ms=9, mew=1.8, color=color)
+    name_lines(axes, [*values])
 
 
 def label_panels(

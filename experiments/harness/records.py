@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from optimizers.comparison.records import Row, Rows, Value, by_seed, where
+
+Point = TypeVar("Point")
 
 
 def plain(row: Row) -> Row:
@@ -31,6 +35,12 @@ def final(rows: Iterable[Row], x: str = "queries", /, **conditions: Value) -> np
 def checkpoints(last: int, every: int) -> list[int]:
     """Returns 0, ``every``, 2 ``every``, ..., and ``last``."""
     return sorted({*range(0, last + 1, every), last})
+
+
+def grid_means(measure: Callable[..., float], grid: Iterable[Point], *cells: Iterable[Any]) -> dict[Point, float]:
+    """Returns for each point of a grid the mean of ``measure(point, *cell)`` over all combinations of the cells."""
+    combinations = list(itertools.product(*cells))
+    return {point: float(np.mean([measure(point, *cell) for cell in combinations])) for point in grid}
 
 
 def log10_gap(value: float, minimum: float = 0.0) -> float:

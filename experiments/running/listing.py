@@ -16,7 +16,7 @@ from rich.text import Text
 from experiments import registry
 from experiments.harness.experiment import PAPERS, SCALES, cost_of, paper_of
 from experiments.harness.verdicts import STATUSES
-from experiments.running.runner import Outcome
+from experiments.running.runner import Run
 from experiments.workloads.data import folder_of
 
 PUBLISHED = Path(__file__).parents[1] / "published"
@@ -109,7 +109,7 @@ def _linked(text: str, path: Path) -> Text:
     return Text(text, style=f"link {path.absolute().as_uri()}") if path.exists() else Text(text)
 
 
-def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
+def finished(runs: Sequence[Run], out: Path) -> Table:
     """Returns the table of a run: the outcomes of each experiment's claims and controls, and its figure's file name."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("experiment", no_wrap=True)
@@ -118,16 +118,16 @@ def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
         table.add_column(status, justify="right")
     table.add_column("controls hold", justify="right")
     table.add_column("figure", no_wrap=True)
-    for outcome in outcomes:
-        claims = Counter(verdict.status for verdict in outcome.verdicts if not verdict.control)
-        controls = Counter(verdict.status for verdict in outcome.verdicts if verdict.control)
+    for run in runs:
+        claims = Counter(verdict.status for verdict in run.verdicts if not verdict.control)
+        controls = Counter(verdict.status for verdict in run.verdicts if verdict.control)
         held = f"{controls['reproduced']} of {controls.total()}" if controls else ""
-        picture = out / f"{outcome.experiment.id}.png"
+        picture = out / f"{run.experiment.id}.png"
         table.add_row(
-            outcome.experiment.id,
-            str(outcome.finished),
+            run.experiment.id,
+            str(run.finished),
             *(str(claims[status] or "") for status in STATUSES),
             held,
-            "failed" if outcome.failure else _linked(picture.name, picture),
+            "failed" if run.failure else _linked(picture.name, picture),
         )
     return table

@@ -18,7 +18,7 @@ import torch
 from tqdm import tqdm
 
 from experiments import registry
-from experiments.harness.experiment import Experiment, in_words, seconds_a_seed
+from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict
 from experiments.running import results
 from experiments.workloads.data import folder_of
@@ -29,33 +29,78 @@ DIED = "its process died, perhaps because it ran out of memory; fewer --jobs nee
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclasses.dataclass
-class Outcome:
-    """The outcome of one experiment.
+class Run:
+    """One experiment of a run, and what came of it.
 
     Attributes:
         experiment: the experiment.
         settings: settings of the run.
         verdicts: empty if the experiment did not finish.
         failure: traceback of the first seed that failed, or empty.
-        finished: number of finished seeds.
-        ran: number of seeds that finished in this run rather than an earlier one.
     """
 
-    experiment: Experiment
-    settings: Any
-    verdicts: list[Verdict] = dataclasses.field(default_factory=list)
-    failure: str = ""
-    finished: int = 0
-    ran: int = 0
+    def __init__(
+        self, experiment: Experiment, settings: Any, out: Path, seeds: int | None, scale: str, resume: bool, typed: str
+    ) -> None:
+        self.experiment, self.settings, self.out = experiment, settings, out
+        self.verdicts: list[Verdict] = []
+        self.failure = ""
+        self._scale = scale if scale in experiment.scales else "paper"
+        self._seeds = range(seeds or experiment.num_seeds(scale))
+        self._command = typed or shlex.join(["python", "-m", "experiments", "run", experiment.id])
+        path = out / f"{experiment.id}{results.PARTIAL}"
+        self._partial = results.PartialRun(path, results.header(experiment, settings), resume)
+        self._failed: set[int] = set()
+
+    def missing(self) -> list[int]:
+        """Returns the seeds without records."""
+        return [seed for seed in self._seeds if seed not in self._partial.done]
+
+    @property
+    def finished(self) -> int:
+        """The number of finished seeds."""
+        return len(self._seeds) - len(self.missing())
+
+    def take(self, seed: int, rows: Rows, seconds: float, failure: str) -> bool:
+        """Stores the records or the failure of a seed; returns whether it was the last one."""
+        if failure:
+            self._failed.add(seed)
+            self.failure = self.failure or f"seed {seed}: {failure}"
+        else:
+            self._partial.add(seed, rows, seconds)
+        return self.finish_if_complete() or len(self._failed) == len(self.missing())
+
+    def finish_if_complete(self) -> bool:
+        """Writes the results if all seeds are finished; returns whether they are."""
+        if self.missing():
+            return False
+        if not self._partial.path.exists():
+            self.verdicts = results.read_verdicts(self.out, self.experiment.id)
+            return True
+        done = [self._partial.done[seed] for seed in self._seeds]
+        rows, seconds = [row for rows, _ in done for row in rows], sum(seconds for _, seconds in done)
+        about: dict[str, Any] = {"scale": self._scale, "command": self._command, "seconds": seconds}
+        try:
+            self.verdicts = results.write(self.experiment, self.settings, rows, self.out, **about)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
+                raise
+            self.failure = traceback.format_exc()
+        else:
+            self._partial.close(remove=True)
+        return True
+
+    def close(self) -> None:
+        """Closes the file of finished seeds."""
+        self._partial.close()
 
 
 class Interrupted(Exception):
-    """Raised when the user stops a run; ``outcomes`` says what has finished."""
+    """Raised when the user stops a run; ``runs`` says what has finished."""
 
-    def __init__(self, outcomes: list[Outcome]) -> None:
+    def __init__(self, runs: list[Run]) -> None:
         super().__init__("interrupted")
-        self.outcomes = outcomes
+        self.runs = runs
 
 
 def default_jobs() -> int:
@@ -75,8 +120,8 @@ def run_experiments(
     data: Path | None = None,
     command: str = "",
     show_progress: bool | None = None,
-    report: Callable[[Outcome], object] | None = None,
-) -> list[Outcome]:
+    report: Callable[[Run], object] | None = None,
+) -> list[Run]:
     """Runs experiments and writes their results; a seed that fails does not stop the others.
 
     Args:
@@ -90,10 +135,10 @@ def run_experiments(
         data: folder of the data sets; by default stand-ins are used.
         command: command line, for the record.
         show_progress: whether to show a progress bar; by default if standard error is a terminal.
-        report: called with each outcome when its experiment ends or fails.
+        report: called with each ``Run`` when its experiment ends or fails.
 
     Returns:
-        An outcome for each experiment.
+        A ``Run`` for each experiment.
 
     Raises:
         UnknownNameError: for an unknown id; this and the next three before anything runs.
@@ -111,35 +156,34 @@ def run_experiments(
     jobs = jobs or default_jobs()
     with ExitStack() as stack:
         runs = {
-            experiment.id: stack.enter_context(closing(_Run(experiment, settings, out, seeds, scale, resume, command)))
+            experiment.id: stack.enter_context(closing(Run(experiment, settings, out, seeds, scale, resume, command)))
             for experiment, settings in zip(experiments, chosen, strict=True)
         }
         try:
             _run_all(runs, jobs, show_progress, report)
         except KeyboardInterrupt:
-            raise Interrupted([run.outcome for run in runs.values()]) from None
-        return [run.outcome for run in runs.values()]
+            raise Interrupted([*runs.values()]) from None
+        return [*runs.values()]
 
 
 def _run_all(
-    runs: dict[str, _Run], jobs: int, show_progress: bool | None, report: Callable[[Outcome], object] | None
+    runs: dict[str, Run], jobs: int, show_progress: bool | None, report: Callable[[Run], object] | None
 ) -> None:
     tasks: list[_Task] = [(name, run.settings, seed) for name, run in runs.items() for seed in run.missing()]
     disable = None if show_progress is None else not show_progress
-    layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} seeds [{elapsed}{postfix}]"
-    with tqdm(total=len(tasks), bar_format=layout, disable=disable, file=sys.stderr, dynamic_ncols=True) as bar:
+    with tqdm(total=len(tasks), unit="seed", disable=disable, file=sys.stderr, dynamic_ncols=True) as bar:
 
         def take(task: _Task, found: tuple[Rows, float, str]) -> None:
             run = runs[task[0]]
             ended = run.take(task[2], *found)
-            bar.set_postfix_str(f"{run.experiment.id}, {time_left(list(runs.values()), jobs)} left", refresh=False)
+            bar.set_postfix_str(run.experiment.id, refresh=False)
             bar.update()
             if ended and report:
-                report(run.outcome)
+                report(run)
 
         for run in runs.values():
             if run.finish_if_complete() and report:
-                report(run.outcome)
+                report(run)
         run_tasks(_run_seed, tasks, take, jobs=jobs, threads=1, died=lambda task: take(task, ([], 0.0, DIED)))
 
 
@@ -186,78 +230,6 @@ def _check_device(device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} is not available here: {first}; use cpu") from error
-
-
-class _Run:
-    """One experiment during a run."""
-
-    def __init__(
-        self, experiment: Experiment, settings: Any, out: Path, seeds: int | None, scale: str, resume: bool, typed: str
-    ) -> None:
-        self.experiment, self.settings, self.out = experiment, settings, out
-        self.scale = scale if scale in experiment.scales else "paper"
-        self.seeds = range(seeds or experiment.num_seeds(scale))
-        self.command = typed or shlex.join(["python", "-m", "experiments", "run", experiment.id])
-        path = out / f"{experiment.id}{results.PARTIAL}"
-        self.partial = results.PartialRun(path, results.header(experiment, self.settings), resume)
-        self.outcome = Outcome(experiment, settings, finished=len(self.seeds) - len(self.missing()))
-        self.failed: set[int] = set()
-
-    def missing(self) -> list[int]:
-        return [seed for seed in self.seeds if seed not in self.partial.done]
-
-    def expected_seconds(self) -> float | None:
-        """Returns the expected seconds per seed, measured now or from published costs."""
-        if self.outcome.ran:
-            return sum(seconds for _, seconds in self.partial.done.values()) / len(self.partial.done)
-        return seconds_a_seed(self.experiment.id, self.scale)
-
-    def take(self, seed: int, rows: Rows, seconds: float, failure: str) -> bool:
-        """Stores the records or the failure of a seed; returns whether it was the last one."""
-        if failure:
-            self.failed.add(seed)
-            self.outcome.failure = self.outcome.failure or f"seed {seed}: {failure}"
-        else:
-            self.partial.add(seed, rows, seconds)
-            self.outcome.finished += 1
-            self.outcome.ran += 1
-        return self.finish_if_complete() or len(self.failed) == len(self.missing())
-
-    def finish_if_complete(self) -> bool:
-        """Writes the results if all seeds are finished; returns whether they are."""
-        if self.missing():
-            return False
-        if not self.partial.path.exists():
-            self.outcome.verdicts = results.read_verdicts(self.out, self.experiment.id)
-            return True
-        done = [self.partial.done[seed] for seed in self.seeds]
-        rows, seconds = [row for rows, _ in done for row in rows], sum(seconds for _, seconds in done)
-        run = {"scale": self.scale, "command": self.command}
-        try:
-            self.outcome.verdicts = results.write(
-                self.experiment, self.settings, rows, self.out, seconds=seconds, **run
-            )
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in FULL_DISK:
-                raise
-            self.outcome.failure = traceback.format_exc()
-        else:
-            self.partial.close(remove=True)
-        return True
-
-    def close(self) -> None:
-        self.partial.close()
-
-
-def time_left(runs: Sequence[_Run], jobs: int) -> str:
-    """Formats the expected time of the missing seeds; unknown experiments take the mean of the known ones."""
-    left = [(run.expected_seconds(), len(run.missing()) - len(run.failed)) for run in runs]
-    known = [seconds for seconds, _ in left if seconds is not None]
-    if not known:
-        return "unknown time"
-    mean = sum(known) / len(known)
-    total = sum((mean if seconds is None else seconds) * count for seconds, count in left)
-    return f"about {in_words(total / jobs)}"
 
 
 _Task = tuple[str, Any, int]

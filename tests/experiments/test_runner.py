@@ -84,7 +84,7 @@ def test_an_interrupt_keeps_finished_seeds_and_resume_goes_on(tmp_path, monkeypa
     monkeypatch.setattr(runner, "_run_seed", interrupted_at_the_last)
     with pytest.raises(Interrupted) as interrupted:
         _run(tmp_path / "cut")
-    assert interrupted.value.outcomes[0].finished == 2
+    assert interrupted.value.runs[0].finished == 2
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["toy-fig1.partial.jsonl"]
     _run(tmp_path / "cut", resume=True)
     assert calls == [0, 1, 2, 2]
@@ -116,7 +116,7 @@ def test_resume_survives_a_cut_line_and_refuses_other_settings(tmp_path, monkeyp
     _replace(monkeypatch, interrupt_at=2)
     with pytest.raises(Interrupted) as interrupted:
         _run(tmp_path, resume=True)
-    assert interrupted.value.outcomes[0].finished == 2
+    assert interrupted.value.runs[0].finished == 2
 
 
 def test_a_failing_seed_is_reported_and_does_not_stop_the_others(tmp_path, monkeypatch):
@@ -255,15 +255,6 @@ def test_a_stand_in_is_named_above_the_figure():
     settings = experiment.settings("quick")
     figure = experiment.figures(settings, experiment.run(settings, range(2)))[""]
     assert figure.get_suptitle() == "stand-in: digits for MNIST"
-
-
-def test_time_left_goes_by_what_seeds_took(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "seconds_a_seed", lambda name, scale: None)
-    run = runner._Run(toy.EXPERIMENT, toy.Settings(), tmp_path, 5, "paper", False, "")
-    assert runner.time_left([run], 1) == "unknown time"
-    for seed in range(2):
-        run.take(seed, toy.run_seed(toy.Settings(), seed), 60.0, "")
-    assert runner.time_left([run], 1) == "about 3 min" and runner.time_left([run], 2) == "about 90 s"
 
 
 def test_default_seeds_go_by_scale():

@@ -38,8 +38,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import label_panels, name_lines
 from experiments.harness.experiment import Experiment, counted
+from experiments.harness.records import grid_means
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import BASELINES, variants
@@ -51,7 +52,6 @@ from experiments.workloads.victims import CLASSES, FULL, Training, Victim, train
 from experiments.workloads.victims import QUICK as QUICK_TRAINING
 from optimizers.comparison.records import Row, Rows, seeds_of, where
 from surrogates import plotting
-from surrogates.plotting import MethodStyle
 
 RATES = (0.01, 0.02, 0.05, 0.1)
 
@@ -194,18 +194,14 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def tune(settings: Settings, method: str) -> dict[float, float]:
     """Returns the mean rounds to success over ``tuning_seeds``, images and panels for each rate, at the figure's Q."""
-    directions = settings.directions[0] if method in BASELINES else 0
+    ((_, directions),) = variants((method,), settings.directions[:1])
 
-    def rounds(rate: float) -> list[float]:
-        one = dataclasses.replace(settings, rates=(rate,) * len(settings.methods))
-        return [
-            float(attacked(one, clients, method, directions, local_steps, seed)["rounds"])
-            for seed in settings.tuning_seeds
-            for count, local_steps in settings.panels
-            for clients in attacks(one, count, seed)
-        ]
+    def rounds(rate: float, seed: int, panel: tuple[int, int]) -> float:
+        one, (count, local_steps) = dataclasses.replace(settings, rates=(rate,) * len(settings.methods)), panel
+        runs = [attacked(one, found, method, directions, local_steps, seed) for found in attacks(one, count, seed)]
+        return float(np.mean([float(row["rounds"]) for row in runs]))
 
-    return {rate: float(np.mean(rounds(rate))) for rate in RATES}
+    return grid_means(rounds, RATES, settings.tuning_seeds, settings.panels)
 
 
 def success_rates(
@@ -225,16 +221,13 @@ def success_rates(
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws rounds (top) and queries (bottom) until success, one line of dots per method, with the success rate."""
     figure, axes = plotting.panels(2, len(settings.panels), height=1.7, width=plotting.PAGE, sharex="row", sharey=True)
-    looks = [plotting.METHODS[method] for method in settings.methods]
     for (line, column), panel in np.ndenumerate(axes):
         key, label = (("rounds", "rounds"), ("num_queries", "total queries"))[line]
         count, local_steps = settings.panels[column]
-        for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
-            directions = settings.directions[0] if method in BASELINES else 0
-            one: dict[str, Any] = {"classes": count, "local_steps": local_steps, "method": method}
-            _draw_attacks(panel, where(rows, directions=directions, **one), key, -i, look)
-        panel.set_yticks(-np.arange(len(looks)), [look.label.partition(" (")[0] for look in looks])
-        panel.set_ylim(0.6 - len(looks), 0.4)
+        for i, (method, q) in enumerate(variants(settings.methods, settings.directions[:1])):
+            found = where(rows, classes=count, local_steps=local_steps, method=method, directions=q)
+            _draw_attacks(panel, found, key, -i, plotting.METHODS[method].color)
+        name_lines(panel, settings.methods)
         panel.set_xlabel(label)
         least, most = (f(float(row[key]) for row in rows) for f in (min, max))
         if line:
@@ -246,11 +239,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     return figure
 
 
-def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, look: MethodStyle) -> None:
+def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, color: str) -> None:
     needed = np.sort([float(row[key]) for row in found if row["success"]])
     rank = np.array([(needed[:i] == value).sum() for i, value in enumerate(needed)], dtype=int)
     apart = min(0.16, 0.7 / max(rank.max(initial=0), 1))
-    panel.plot(needed, at + apart * rank - 0.25, ls="", color=look.color, marker="o", ms=2.0)
+    panel.plot(needed, at + apart * rank - 0.25, ls="", color=color, marker="o", ms=2.0)
     right: Any = {"transform": panel.get_yaxis_transform(), "va": "center", "ha": "right", "fontsize": plotting.SMALL}
     panel.text(1.0, at, f"{100 * len(needed) / max(len(found), 1):.0f}%", **right)
 

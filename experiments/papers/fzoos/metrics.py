@@ -40,6 +40,7 @@ import numpy as np
 import torch
 
 from experiments.harness.experiment import Experiment
+from experiments.harness.records import grid_means
 from experiments.harness.verdicts import Verdict, judge_pairs
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import APPLIED, BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
@@ -146,15 +147,14 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
     """Returns the final F for each rate and radius in the middle panel, averaged over ``tuning_seeds``."""
-    directions = settings.directions[0] if method in BASELINES else 0
+    ((_, directions),) = comparison.variants((method,), settings.directions[:1])
     one = settings.at(settings.values[len(settings.values) // 2])
 
     def last(pair: tuple[float, float], seed: int) -> float:
         each = dataclasses.replace(one, tuned=(pair,) * len(one.methods))
         return float(comparison.run(each, problem_of(each, seed), method, directions, seed, batched=True)[-1]["value"])
 
-    pairs = itertools.product(RATES, RADII)
-    return {pair: float(np.mean([last(pair, seed) for seed in one.tuning_seeds])) for pair in pairs}
+    return grid_means(last, itertools.product(RATES, RADII), one.tuning_seeds)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:

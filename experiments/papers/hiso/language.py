@@ -36,7 +36,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.records import distinct
+from experiments.harness.records import distinct, grid_means
 from experiments.papers.hiso import training
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, Place, bytes_a_round
 from experiments.workloads import llm, sentences
@@ -258,12 +258,11 @@ def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> 
 def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float, float]:
     """Returns the mean of all records over ``TUNING_SEEDS`` and tasks for each rate of the method's grid."""
 
-    def mean(rate: float, task: str, seed: int) -> np.floating[Any]:
+    def mean(rate: float, task: str, seed: int) -> float:
         rows, _ = train(settings, problem_of(settings, model, task, seed), method, rate, seed)
-        return np.mean([float(row["value"]) for row in rows])
+        return float(np.mean([float(row["value"]) for row in rows]))
 
-    runs = list(itertools.product(settings.tasks, TUNING_SEEDS))
-    return {rate: float(np.mean([mean(rate, task, seed) for task, seed in runs])) for rate in GRIDS[method]}
+    return grid_means(mean, GRIDS[method], settings.tasks, TUNING_SEEDS)
 
 
 # The models and tasks.

@@ -18,9 +18,10 @@ import itertools
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import draw_strips, label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import distinct
 from experiments.harness.verdicts import Table, Verdict, judge
@@ -56,24 +57,13 @@ def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
     """Draws the best score and the bytes until it: a row per model, two columns per task, a line per method."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
-    figure, axes = plotting.panels(
-        len(models), 2 * len(tasks), height=1.35, width=plotting.PAGE, sharex="col", sharey=True
-    )
-    looks = [plotting.METHODS[method] for method in settings.methods]
-    for (line, model), (column, task) in itertools.product(enumerate(models), enumerate(tasks)):
-        scores, spent = axes[line, 2 * column : 2 * column + 2]
-        cell: Cell = {"model": model, "task": task}
-        for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
-            for panel, found in (
-                (scores, best(rows, method=method, **cell)),
-                (spent, bytes_until_best(rows, method=method, **cell)),
-            ):
-                panel.plot(found, np.full(len(found), -i), ls="", marker="o", alpha=0.5, color=look.color)
-                panel.plot(found.mean(), -i, ls="", marker="|", ms=8, mew=1.6, color=look.color)
-        spent.set_xscale("log")
-    for row in axes:
-        row[0].set_yticks(-np.arange(len(looks)), [look.label for look in looks])
-        row[0].set_ylim(0.6 - len(looks), 0.4)
+    size: dict[str, Any] = {"height": 1.35, "width": plotting.PAGE, "sharex": "col", "sharey": True}
+    figure, axes = plotting.panels(len(models), 2 * len(tasks), **size)
+    for (model, task), panels in zip(itertools.product(models, tasks), axes.reshape(-1, 2), strict=True):
+        for panel, measure in zip(panels, (best, bytes_until_best), strict=True):
+            found = {method: measure(rows, method=method, model=model, task=task) for method in settings.methods}
+            draw_strips(panel, found, np.mean)
+        panels[1].set_xscale("log")
     titles = [f"{TASKS[task]}: {what}" for task in tasks for what in ("best score", "bytes until it")]
     xlabels = ("score", "bytes of a client") * len(tasks)
     label_panels(axes, titles=titles, xlabels=xlabels, ylabels=[MODELS[model] for model in models])
@@ -82,28 +72,24 @@ def plot_scores(settings: Settings, rows: Rows) -> Figure:
 
 def plot_bytes(settings: Settings, rows: Rows) -> Figure:
     """Draws a group of bars for each model, a panel for each task."""
-    models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
-    figure, axes = plotting.panels(1, len(tasks), width=plotting.PAGE, height=2.6, sharey=True)
-    width = 0.8 / len(settings.methods)
-    for panel, task in zip(axes[0], tasks, strict=True):
+    models, width = [str(value) for value in distinct(rows, "model")], 0.8 / len(settings.methods)
+    labels = [f"{MODELS[model]}\nmeasured at d = {tuned_dimension(rows, model):,}" for model in models]
+
+    def draw(panel: Axes, task: str) -> None:
         cells: list[Cell] = [{"model": model, "task": task} for model in models]
         for i, method in enumerate(settings.methods):
-            look, places = (
-                plotting.METHODS[method],
-                np.arange(len(models)) + (i - len(settings.methods) / 2 + 0.5) * width,
-            )
+            look, places = plotting.METHODS[method], np.arange(len(models)) + (i + 0.5) * width - 0.4
             bars = mean_curve(places, [at_printed_size(settings, rows, method, cell) for cell in cells])
             fill: dict[str, Any] = {"color": look.color, "ecolor": plotting.GREY}
             panel.bar(places, bars.mean, 0.92 * width, yerr=bars.standard_error, alpha=0.35, **fill)
             small = [bytes_until_best(rows, method=method, **cell).mean() for cell in cells]
             panel.bar(places, small, 0.92 * width, label=look.label, **fill)
-        labels = [f"{MODELS[model]}\nmeasured at d = {tuned_dimension(rows, model):,}" for model in models]
         panel.set_xticks(range(len(models)), labels)
-        panel.set(yscale="log", xlabel=f"model, {TASKS[task]}")
-        panel.set_ylim(bottom=10.0)
-    axes[0, 0].set_ylabel("bytes of a client\n(pale: extrapolated to the named d)")
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+        panel.set(yscale="log", ylim=(10.0, None))
+
+    cells = {TASKS[task]: task for task in (str(value) for value in distinct(rows, "task"))}
+    ylabel = "bytes of a client\n(pale: extrapolated to the named d)"
+    return plotting.grid(cells, draw, xlabel="model", ylabel=ylabel, width=plotting.PAGE, height=2.6, sharey=True)
 
 
 def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:

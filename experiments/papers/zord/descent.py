@@ -62,11 +62,6 @@ class Start:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def box(problem: Problem) -> list[tuple[float, float]]:
-    """Returns the problem's box as a list of pairs."""
-    return list(zip(problem.lower.tolist(), problem.upper.tolist(), strict=True))
-
-
 HALF_WIDTHS = (("ackley", 20.0), ("levy", 7.5))
 """The paper's boxes, [−w, w]^d in the functions' own units (Appx. C.2)."""
 
@@ -98,7 +93,7 @@ def turbo_start(
     def searched() -> dict[str, Any]:
         problem = standard_problem(name, dim, sides)
         x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
-        search = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
+        search = TuRBO(x0, bounds=problem.bounds.T, max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
         run(search, Evaluator(problem, batched=True))
         return vars(Start(search.best_x, search.best_y, *search.observations, search.state_dict(), dict(turbo)))
 
@@ -124,7 +119,7 @@ def ours(
     def descend(problem: Problem, start: Start, queries: int, seed: int, **changed: Any) -> list[float]:
         arguments = {**options(problem, start), **changed}
         cls = named_class("method", method, registry.METHODS | LOST, Optimizer)
-        return _values(cls(start.x, bounds=box(problem), max_queries=queries, seed=seed, **arguments), problem)
+        return _values(cls(start.x, bounds=problem.bounds.T, max_queries=queries, seed=seed, **arguments), problem)
 
     return descend
 
@@ -177,7 +172,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
 def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
     """Continues TuRBO from the start's state."""
     told = len(start.y)
-    turbo = TuRBO(start.x, bounds=box(problem), max_queries=told + queries, seed=seed, **start.options)
+    turbo = TuRBO(start.x, bounds=problem.bounds.T, max_queries=told + queries, seed=seed, **start.options)
     turbo.load_state_dict(start.state)
     return _values(turbo, problem)[told:]
 

@@ -15,8 +15,12 @@ the metric is piecewise constant, the smoothing radius matters as much as Adam's
 a grid (``RATES`` by ``RADII``) on Covertype's F1 with a tenth of the paper's budget and the first of ``tuning_seeds``,
 which no figure uses; ``tune`` returns the mean improvements. The default method has nothing to tune. The radius is the
 root mean square distance of a query from the iterate, or of the initial design in ZoRD. The paper's ZoRD never halves
-its steps. The library's default halves them after ten queries without improvement; on a piecewise constant function
-such steps do not reach the next edge.
+its steps. Kept information, the library's default, halves them after ten queries without improvement; on a piecewise
+constant function such steps do not reach the next edge, so its curves end early. The trust region, which models the
+metric as smooth, is behind as well.
+
+On Covertype at the reduced scale ZoRD leads ES on Jaccard's index, RGF on F1 and Jaccard's index, and PRGF on all
+metrics but precision. Five seeds do not decide the other comparisons; none of them fails.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness.curves import grid_of_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import checkpoints
+from experiments.harness.records import checkpoints, grid_means
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.zord.descent import search
 from experiments.workloads.cache import FOLDER
@@ -117,9 +121,7 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
     def last(pair: tuple[float, float], seed: int, name: str) -> float:
         return float(descend(settings, method, *pair, objective(settings, name, seed), seed)[-1]["value"])
 
-    cells = list(itertools.product(settings.tuning_seeds, settings.metrics))
-    pairs = itertools.product(RATES, RADII)
-    return {pair: float(np.mean([last(pair, *cell) for cell in cells])) for pair in pairs}
+    return grid_means(last, itertools.product(RATES, RADII), settings.tuning_seeds, settings.metrics)
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:

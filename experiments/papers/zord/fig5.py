@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import log10_gap
 from experiments.harness.verdicts import Verdict, judge_pairs
-from experiments.papers.zord.descent import HALF_WIDTHS, SETTINGS, box
+from experiments.papers.zord.descent import HALF_WIDTHS, SETTINGS
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import run
 from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
@@ -52,7 +52,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         angle = 2 * math.pi * torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         unit = (problem.upper - problem.lower) / 10.0
         x0 = problem.minimizer + unit * settings.distance * torch.cat([angle.cos(), angle.sin()])
-        common: dict[str, Any] = {"bounds": box(problem), "max_queries": settings.queries, "seed": seed}
+        common: dict[str, Any] = {"bounds": problem.bounds.T, "max_queries": settings.queries, "seed": seed}
         optimizer = method_class(method)(x0, store_points=True, **SETTINGS.get(method, {}), **common)
         history = run(optimizer, Evaluator(problem, batched=True)).history
         scaled = 10.0 * (history.x - problem.lower) / (problem.upper - problem.lower)

@@ -22,7 +22,6 @@ the default method is a trust region.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -32,7 +31,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.harness.curves import draw_strips
 from experiments.harness.experiment import Experiment, counted
+from experiments.harness.records import grid_means
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.attack import Attack, chosen, success_rate
@@ -190,13 +191,13 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def tune(settings: Settings, method: str) -> dict[float, float]:
     """Returns the mean log10 of the queries over ``tuning_seeds``, images and data sets for each value of the grid."""
-    tried = itertools.product(settings.tuning_seeds, settings.datasets)
-    images = [(seed, attack) for seed, dataset in tried for attack in attacks(settings, dataset, seed)]
 
-    def needed(knob: float) -> list[int]:
-        return [queries_to_success(attacker(settings, method, one, knob, seed), one)[0] for seed, one in images]
+    def needed(knob: float, seed: int, dataset: str) -> float:
+        tried = attacks(settings, dataset, seed)
+        queries = [queries_to_success(attacker(settings, method, one, knob, seed), one)[0] for one in tried]
+        return float(np.mean(np.log10(queries)))
 
-    return {knob: float(np.mean(np.log10(needed(knob)))) for knob in KNOBS[method]}
+    return grid_means(needed, KNOBS[method], settings.tuning_seeds, settings.datasets)
 
 
 def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
@@ -207,16 +208,11 @@ def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> 
 
 def plot_table1(settings: Settings, rows: Rows) -> Figure:
     """Draws each seed's mean over its images and the median over seeds, a panel for each data set."""
-    looks = [plotting.METHODS[method] for method in settings.methods]
 
     def draw(panel: Axes, dataset: str) -> None:
-        for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
-            found = by_seed(rows, dataset=dataset, method=method)
-            panel.plot(found, np.full(len(found), -i), ls="", color=look.color, marker="o", alpha=0.5)
-            panel.plot(np.median(found), -i, ls="", color=look.color, marker="|", ms=11, mew=2.0)
-        panel.set_yticks(-np.arange(len(looks)), [look.label for look in looks])
+        found = {method: by_seed(rows, dataset=dataset, method=method) for method in settings.methods}
+        draw_strips(panel, found, np.median)
         panel.set_xscale("log")
-        panel.set_ylim(0.6 - len(looks), 0.4)
 
     return _grid(settings, draw, xlabel="queries to success", ylabel="method", sharex=True, legend=False)
 
