@@ -37,8 +37,7 @@ _OTHERS = {
     "papers.hiso.fig4": ("hiso-fig4",),
     "papers.hiso.fig5_fig8": ("hiso-fig5", "hiso-fig8"),
     "papers.hiso.bytes": ("hiso-bytes",),
-    "papers.hiso.table2": ("hiso-table2",),
-    "papers.hiso.table5_fig6": ("hiso-fig6", "hiso-table5"),
+    "papers.hiso.table2_table5_fig6": ("hiso-table2", "hiso-fig6", "hiso-table5"),
     **{
         f"beyond.{name}": (f"beyond-{name}",) for name in ("gamma", "plateau", "zord", "parallel", "curvature", "liars")
     },

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +12,8 @@ from matplotlib.figure import Figure
 
 from optimizers.comparison.records import Rows, Value, curve
 from surrogates import plotting
+
+Line, Column = TypeVar("Line"), TypeVar("Column")
 
 
 def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **conditions: Value) -> None:
@@ -54,6 +57,36 @@ def label_panels(
         each = [texts] * len(edge) if isinstance(texts, str) else texts
         for panel, text in zip(edge, each, strict=False):
             panel.set(**{kind: text})
+
+
+def matrix(
+    lines: Sequence[Line],
+    columns: Mapping[str, Column],
+    draw: Callable[[Axes, Line, Column], object],
+    *,
+    xlabels: str | Sequence[str] = (),
+    ylabels: str | Sequence[str] = (),
+    legend: bool = True,
+    **options: Any,
+) -> Figure:
+    """Draws a panel for each pair of a line and a column of panels, with one legend below.
+
+    Args:
+        lines: what the lines of panels show.
+        columns: what the columns show, by title.
+        draw: draws a panel, called as ``draw(axes, line, column)``.
+        xlabels: as for ``label_panels``.
+        ylabels: as for ``label_panels``.
+        legend: whether to add the legend.
+        **options: passed to ``surrogates.plotting.panels``.
+    """
+    figure, axes = plotting.panels(len(lines), len(columns), **options)
+    for panel, (line, column) in zip(axes.flat, itertools.product(lines, columns.values()), strict=True):
+        draw(panel, line, column)
+    label_panels(axes, titles=[*columns], xlabels=xlabels, ylabels=ylabels)
+    if legend:
+        plotting.shared_legend(figure, axes[0, 0])
+    return figure
 
 
 def grid_of_methods(

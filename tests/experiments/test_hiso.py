@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from experiments.harness.verdicts import Verdict
+from experiments.papers.hiso import accounting, digits, fig4, fig5_fig8, training
 from experiments.papers.hiso import bytes as bytes_experiment
-from experiments.papers.hiso import digits, fig4, fig5_fig8, savings, training
 from experiments.papers.hiso.accounting import (
     CELLS,
     TABLE_2,
@@ -78,16 +78,16 @@ def test_the_ledger_agrees_with_the_rule_and_verdicts_say_what_does_not():
 def test_the_sizes_of_the_savings_are_kept_apart():
     def found(over, up_to):
         models = ("OPT-125M", "OPT-350M", "OPT-1.3B")
-        logs = {(model, m): np.log10([over, 1.001 * over]) for model in models for m in savings.METHODS}
-        logs |= {("OPT-1.3B", m): np.log10([1e6, 1e6]) for m in savings.METHODS}
+        logs = {(model, m): np.log10([over, 1.001 * over]) for model in models for m in accounting.COMPARED}
+        logs |= {("OPT-1.3B", m): np.log10([1e6, 1e6]) for m in accounting.COMPARED}
         logs["OPT-1.3B", "fedzo"] = np.log10([up_to, 1.001 * up_to])
-        return [v.status for v in savings.claims(logs, "here")]
+        return [v.status for v in accounting.claims_on_savings(logs, "here")]
 
     assert found(4.1e7, 9.1e7) == ["reproduced", "reproduced"]
     assert found(8.0e7, 8.9e7) == ["reproduced", "not reproduced"]
     assert found(3.9e7, 9.1e7) == ["not reproduced", "reproduced"]
-    one = {("OPT-350M", m): np.log10([5e7, 6e7]) for m in savings.METHODS}
-    (verdict,) = savings.claims(one, "here")
+    one = {("OPT-350M", m): np.log10([5e7, 6e7]) for m in accounting.COMPARED}
+    (verdict,) = accounting.claims_on_savings(one, "here")
     assert "OPT-350M" in verdict.claim and "OPT-125M" not in verdict.claim
 
 

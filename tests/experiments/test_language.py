@@ -8,7 +8,8 @@ import torch
 
 from experiments import registry
 from experiments.harness.records import to_csv
-from experiments.papers.hiso import language, table2, table5_fig6
+from experiments.papers.hiso import language
+from experiments.papers.hiso import table2_table5_fig6 as tables
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
 from experiments.running.runner import configured
 from experiments.workloads import llm, sentences
@@ -18,8 +19,8 @@ from experiments.workloads.sentences import Training
 from experiments.workloads.tiny_opt import TinyOPT
 from optimizers.comparison.records import where
 
-TABLE5, FIG6 = table5_fig6.EXPERIMENTS
-EXPERIMENTS = (table2.EXPERIMENT, TABLE5, FIG6)
+EXPERIMENTS = tables.EXPERIMENTS
+TABLE2, TABLE5, FIG6 = EXPERIMENTS
 MODEL = TinyOPT(vocabulary=30, width=8, layers=2, heads=2, positions=16)
 
 
@@ -197,9 +198,9 @@ def test_bytes_and_queries_are_the_rules(method):
 
 
 def test_the_same_seed_gives_the_same_rows_and_methods_are_paired():
-    settings = table2.EXPERIMENT.settings("quick")
-    rows = table2.EXPERIMENT.run(settings, [1])
-    assert to_csv(rows) == to_csv(table2.EXPERIMENT.run(settings, [1]))
+    settings = TABLE2.settings("quick")
+    rows = TABLE2.run(settings, [1])
+    assert to_csv(rows) == to_csv(TABLE2.run(settings, [1]))
     starts = {
         task: {row["value"] for row in where(rows, quantity="score", round=0, task=task)} for task in settings.tasks
     }
@@ -228,39 +229,39 @@ def test_rounds_until_a_score_and_those_that_do_not_reach_it():
     rows = [r for seed in (0, 1) for r in scores("decomfl", [0.5, 0.6, 0.8, 0.7], seed)]
     rows += scores("hiso", [0.5, 0.8, 0.9, 0.7], 0) + scores("hiso", [0.5, 0.6, 0.7, 0.7], 1)
     cell = {"model": "opt-350m", "task": "qqp"}
-    rounds, reached = table2.reached(rows, "hiso", cell)
+    rounds, reached = tables.reached(rows, "hiso", cell)
     assert rounds.tolist() == [10.0, 30.0] and reached.tolist() == [True, False]
-    assert table2.reached(rows, "decomfl", cell)[0].tolist() == [20.0, 20.0]
+    assert tables.reached(rows, "decomfl", cell)[0].tolist() == [20.0, 20.0]
     assert language.bytes_until_best(rows, method="hiso").tolist() == [800.0, 800.0]
-    settings = dataclasses.replace(table2.EXPERIMENT.settings("quick"), methods=("decomfl", "hiso"))
-    verdict = table2.claims(settings, rows)[0]
+    settings = dataclasses.replace(TABLE2.settings("quick"), methods=("decomfl", "hiso"))
+    verdict = tables.claims_of_table2(settings, rows)[0]
     assert verdict.estimate == pytest.approx(np.mean(np.log10([10 / 20, 30 / 20])))
     faster = [r for seed in (0, 1) for r in scores("decomfl", [0.5, 0.6, 0.8], seed) + scores("hiso", [0.5, 0.9], seed)]
-    assert table2.claims(settings, faster)[0].status == "reproduced"
+    assert tables.claims_of_table2(settings, faster)[0].status == "reproduced"
 
 
 def test_printed_numbers_stand_in_their_cells():
     settings = dataclasses.replace(TABLE5.settings("quick"), methods=("fedzo", "hiso"))
     rows = [r for seed in (0, 1) for m in settings.methods for r in scores(m, [0.5, 0.6, 0.8], seed)]
-    found = table5_fig6.table(settings, rows)
+    found = tables.table5(settings, rows)
     assert [dict(zip(found.columns, row, strict=True))["paper"] for row in found.rows] == [
         "61.22% (0.66 TB)",
         "62.49% (18.63 KB)",
     ]
-    rows = [r for seed in (0, 1) for m in table2.METHODS for r in scores(m, [0.5, 0.6, 0.8], seed)]
-    found = table2.table(table2.EXPERIMENT.settings(), rows)
+    rows = [r for seed in (0, 1) for m in tables.PAIRED for r in scores(m, [0.5, 0.6, 0.8], seed)]
+    found = tables.table2(TABLE2.settings(), rows)
     (row,) = (dict(zip(found.columns, row, strict=True)) for row in found.rows)
     assert (row["paper, DeComFL"], row["paper, HiSo"]) == ("775 (30.35 KB)", "425 (16.64 KB)")
     assert "paper, HiSo, scalar H" not in row
-    assert table2.printed("hiso", {"model": "opt-125m", "task": "qqp"}) == ""
+    assert tables.printed("hiso", {"model": "opt-125m", "task": "qqp"}) == ""
     assert language.in_units(200 * 40) == "7.81 KB" and language.in_units(40) == "40 B"
 
 
 def test_bytes_are_scaled_to_the_size_that_a_model_is_named_by():
     rows = scores("fedzo", [0.5, 0.6, 0.8]) + scores("hiso", [0.5, 0.8])
     cell = {"model": "opt-350m", "task": "qqp"}
-    assert table5_fig6.at_printed_size(TABLE5.settings(), rows, "fedzo", cell).tolist() == [20 * 8 * 350e6]
-    assert table5_fig6.at_printed_size(TABLE5.settings(), rows, "hiso", cell).tolist() == [10 * 40]
+    assert tables.at_printed_size(TABLE5.settings(), rows, "fedzo", cell).tolist() == [20 * 8 * 350e6]
+    assert tables.at_printed_size(TABLE5.settings(), rows, "hiso", cell).tolist() == [10 * 40]
 
 
 # Real models and data.

@@ -38,7 +38,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.curves import label_panels, name_lines
+from experiments.harness.curves import matrix, name_lines
 from experiments.harness.experiment import Experiment, counted
 from experiments.harness.records import grid_means
 from experiments.harness.verdicts import Verdict
@@ -220,23 +220,25 @@ def success_rates(
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws rounds (top) and queries (bottom) until success, one line of dots per method, with the success rate."""
-    figure, axes = plotting.panels(2, len(settings.panels), height=1.7, width=plotting.PAGE, sharex="row", sharey=True)
-    for (line, column), panel in np.ndenumerate(axes):
-        key, label = (("rounds", "rounds"), ("num_queries", "total queries"))[line]
-        count, local_steps = settings.panels[column]
+    axes_of = {"rounds": "rounds", "num_queries": "total queries"}
+
+    def draw(panel: Axes, key: str, column: tuple[int, int]) -> None:
+        count, local_steps = column
         for i, (method, q) in enumerate(variants(settings.methods, settings.directions[:1])):
             found = where(rows, classes=count, local_steps=local_steps, method=method, directions=q)
             _draw_attacks(panel, found, key, -i, plotting.METHODS[method].color)
         name_lines(panel, settings.methods)
-        panel.set_xlabel(label)
+        panel.set_xlabel(axes_of[key])
         least, most = (f(float(row[key]) for row in rows) for f in (min, max))
-        if line:
-            panel.set(xscale="log", xlim=(least / 1.5, most * (most / least) ** 0.4))  # the shares stand at the right
-        else:
-            panel.set(xlim=(0.0, 1.4 * most), title=f"P = {count}, T = {local_steps}")
+        if key == "rounds":
+            panel.set_xlim(0.0, 1.4 * most)  # the success rates stand at the right
             panel.locator_params(axis="x", nbins=3, integer=True)
-    label_panels(axes, ylabels="method")
-    return figure
+        else:
+            panel.set(xscale="log", xlim=(least / 1.5, most * (most / least) ** 0.4))
+
+    columns = {f"P = {count}, T = {local_steps}": (count, local_steps) for count, local_steps in settings.panels}
+    size: dict[str, Any] = {"height": 1.7, "width": plotting.PAGE, "sharex": "row", "sharey": True}
+    return matrix([*axes_of], columns, draw, ylabels="method", legend=False, **size)
 
 
 def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, color: str) -> None:

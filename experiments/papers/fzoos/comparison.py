@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import matrix
 from experiments.harness.experiment import MEANS
 from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
@@ -219,22 +220,20 @@ def _drawn(
     height: Callable[[float], Any],
     label: str,
 ) -> Figure:
-    """Draws a row for each horizontal axis, given its label, its column in the records and the baselines' Q."""
+    """Draws a line for each horizontal axis, given its label, its column in the records and the baselines' Q."""
+
+    def draw(panel: Axes, axis: tuple[str, tuple[str, int]], value: float) -> None:
+        xlabel, (x, directions) = axis
+        for method, q in variants(methods, (directions,)):
+            found = where(rows, method=method, directions=q, **{settings.varied: value})
+            heights = [row | {"value": float(height(float(row["value"])))} for row in found]
+            plotting.draw(panel, method, curve(heights, x))
+        panel.set_xlabel(xlabel)
+        panel.locator_params(axis="x", nbins=4)
+
     sharey: Any = "col" if settings.varied in ANOTHER_PROBLEM else True  # what makes another F begins elsewhere
-    titles = [f"{SYMBOLS[settings.varied]} = {value:,g}" for value in settings.values]
-    figure, axes = plotting.panels(len(axes_of), len(titles), height=1.8, width=plotting.PAGE, sharey=sharey)
-    for line, (xlabel, (x, directions)) in zip(axes, axes_of.items(), strict=True):
-        for panel, value in zip(line, settings.values, strict=True):
-            for method in methods:
-                q = directions if method in BASELINES else 0
-                found = where(rows, method=method, directions=q, **{settings.varied: value})
-                heights = [row | {"value": float(height(float(row["value"])))} for row in found]
-                plotting.draw(panel, method, curve(heights, x))
-            panel.set_xlabel(xlabel)
-            panel.locator_params(axis="x", nbins=4)
-    label_panels(axes, titles=titles, ylabels=label)
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+    columns = {f"{SYMBOLS[settings.varied]} = {value:,g}": value for value in settings.values}
+    return matrix([*axes_of.items()], columns, draw, ylabels=label, height=1.8, width=plotting.PAGE, sharey=sharey)
 
 
 def caption(settings: Settings) -> str:

@@ -10,7 +10,7 @@ Comparisons between the paper's numbers and its sentences are controls, because 
   numbers refer to a single client and that P = 5, but not the cost of a round. From the rounds and bytes of Table 2 we
   infer P scalars up and down in 4-byte numbers, no seeds (although its algorithm sends them), and KB = 1024 bytes. By
   chance, about one in four numbers with two decimals is this close to a multiple of 40 bytes.
-* *Savings* (``experiments.papers.hiso.savings``): we take the total bytes of Sec. 6 from Table 5, SST-2, in powers of
+* *Savings* (``accounting.claims_on_savings``): we take the total bytes of Sec. 6 from Table 5, SST-2, in powers of
   1,024. With powers of 1,000 FedZO with OPT-350M also falls short of "over 40 million times".
 * *DeComFL*: Appx. F.3 says about Table 5 that HiSo has "less communication overhead".
 
@@ -31,22 +31,10 @@ from torch import Tensor
 
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Table, Verdict, judge
-from experiments.papers.hiso import savings
-from experiments.papers.hiso.accounting import (
-    CELLS,
-    METHODS,
-    MODELS,
-    SCALAR_ONLY,
-    TABLE_2,
-    TABLE_5,
-    Place,
-    bytes_a_round,
-    bytes_in_table_5,
-    miss,
-    nearest_rounds,
-)
+from experiments.papers.hiso import accounting
+from experiments.papers.hiso.accounting import METHODS, MODELS, SCALAR_ONLY, bytes_a_round, bytes_in_table_5
 from federated import make_federation
-from optimizers.comparison.records import Row, Rows, by_seed, seeds_of
+from optimizers.comparison.records import Row, Rows, by_seed
 from surrogates import plotting
 
 LAST_DIGIT = "distance in units of the last printed digit"
@@ -70,41 +58,42 @@ class Settings:
     perturbations: int = 5
     rounds: int = 4
 
+    def bytes_a_round(self, method: str, d: int = 1) -> int:
+        """Returns the bytes of a client's round by the rule of ``accounting``."""
+        return bytes_a_round(method, d, self.perturbations)
+
 
 @dataclasses.dataclass(frozen=True)
 class Bowl:
     """‖x − c‖² with the same center c in every coordinate, and its gradient."""
 
-    centre: float
+    center: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the value at x."""
-        return (x - self.centre).square().sum()
+        return (x - self.center).square().sum()
 
     def gradient(self, x: Tensor) -> Tensor:
         """Returns 2(x − c)."""
-        return 2.0 * (x - self.centre)
+        return 2.0 * (x - self.center)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Records the ledger of every method at every dimension, and the model's loss as a check that it trains."""
+    """Records the bytes of a client's rounds by the ledger, for every method at every dimension."""
     rows: Rows = []
-    for d in settings.dims:
-        bowls = [Bowl(float(i)) for i in range(settings.clients)]
+    bowls = [Bowl(float(i)) for i in range(settings.clients)]
+    for d, method in itertools.product(settings.dims, METHODS):
         x0 = 0.1 * torch.randn(d, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
-        for method in METHODS:
-            options: dict[str, Any] = {"local_steps": 1, "seed": seed}
-            if method in SCALAR_ONLY:
-                options |= {"perturbations": settings.perturbations, "rate": 1.0 / (4.0 * d)}
-            federation = make_federation(method, bowls, x0, **options)
-            for _ in range(settings.rounds):
-                federation.run_round()
-            key: Row = {"seed": seed, "method": method, "d": d}
-            for r in range(2, settings.rounds + 1):
-                both = [federation.ledger.total(f"payload_{way}", round=r, client=0) for way in ("up", "down")]
-                rows.append(key | {"quantity": "bytes", "round": r, "value": sum(both)})
-            loss = float(sum(bowl(federation.server.x) for bowl in bowls)) / d
-            rows.append(key | {"quantity": "loss", "round": settings.rounds, "value": loss})
+        options: dict[str, Any] = {"local_steps": 1, "seed": seed}
+        if method in SCALAR_ONLY:
+            options |= {"perturbations": settings.perturbations, "rate": 1.0 / (4.0 * d)}
+        federation = make_federation(method, bowls, x0, **options)
+        for _ in range(settings.rounds):
+            federation.run_round()
+        key: Row = {"seed": seed, "method": method, "d": d}
+        for r in range(2, settings.rounds + 1):
+            both = [federation.ledger.total(f"payload_{way}", round=r, client=0) for way in ("up", "down")]
+            rows.append(key | {"quantity": "bytes", "round": r, "value": sum(both)})
     return rows
 
 
@@ -112,24 +101,24 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws the measured bytes of a round against d, and the rule at the sizes of the paper's models."""
     figure, axes = plotting.panels(1, 1, height=2.3, width=plotting.PAGE)
     panel = axes[0, 0]
-    sizes = np.array([*settings.dims, *MODELS.values()], dtype=float)
+    sizes = [*settings.dims, *MODELS.values()]
     for scalar, look in ((False, plotting.METHODS["fedzo"]), (True, plotting.METHODS["hiso"])):
         methods = [method for method in METHODS if (method in SCALAR_ONLY) == scalar]
         names = ", ".join(plotting.METHODS[method].label for method in methods)
-        rule = [bytes_a_round(methods[0], int(d), settings.perturbations) for d in sizes]
+        rule = [settings.bytes_a_round(methods[0], d) for d in sizes]
         found = [np.mean([by_seed(rows, quantity="bytes", method=m, d=d) for m in methods]) for d in settings.dims]
         marks: Any = {"color": look.color, "marker": look.marker}
         panel.plot(sizes, rule, mfc="white", ls="-", lw=0.8, **marks)
         panel.plot(settings.dims, found, ls="", label=names, **marks)
     panel.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="bytes a round and client")
-    panel.set_ylim(bytes_a_round("hiso", 1, settings.perturbations) / 10, None)
+    panel.set_ylim(settings.bytes_a_round("hiso") / 10, None)
     panel.plot([], [], color=plotting.BLACK, marker="o", ls="", label="measured")
     panel.plot([], [], color=plotting.BLACK, marker="o", ls="", mfc="white", label="computed for the paper's models")
     plotting.shared_legend(figure, panel)
     return figure
 
 
-def title(place: Place) -> str:
+def title(place: accounting.Place) -> str:
     """Formats a cell of a table, such as ``OPT-1.3B SST-2 HiSo``."""
     model, task, method = place
     return f"{model} {task} {plotting.METHODS[method].label}"
@@ -137,29 +126,29 @@ def title(place: Place) -> str:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the measured bytes of a round, the paper's numbers as whole rounds, and its sentences."""
-    seeds, flat = seeds_of(rows), bytes_a_round("hiso", 1, settings.perturbations)
+    flat = settings.bytes_a_round("hiso")
 
     def measured(claim: str, statistic: str, scalar_only: bool) -> Verdict:
         cells = {
-            f"{m} d={d}": by_seed(rows, quantity="bytes", method=m, d=d) - bytes_a_round(m, d, settings.perturbations)
+            f"{m} d={d}": by_seed(rows, quantity="bytes", method=m, d=d) - settings.bytes_a_round(m, d)
             for m, d in itertools.product(METHODS, settings.dims)
             if (m in SCALAR_ONLY) == scalar_only
         }
         return judge(claim, statistic, cells, above=-0.5, below=0.5, control=not scalar_only)
 
     def printed(claim: str, statistic: str, cells: dict[str, float], below: float) -> Verdict:
-        same = {label: np.full(len(seeds), float(value)) for label, value in cells.items()}
+        same = {label: np.full(2, value) for label, value in cells.items()}
         return judge(claim, statistic, same, below=below, control=True)
 
     def ratio(model: str, task: str, method: str, other: str) -> float:
         return bytes_in_table_5((model, task, method)) / bytes_in_table_5((model, task, other))
 
-    whole = {f"{table} {title(place)}": miss(number, flat) for (table, place), number in CELLS.items()}
-    of_rounds = {title(place): 100.0 * abs(rounds * flat / 1024 - kb) for place, (rounds, kb) in TABLE_2.items()}
-    less = {f"{model} {task}": ratio(model, task, "hiso", "decomfl") for model, task, _ in TABLE_5}
+    whole = {f"{source} {title(place)}": accounting.miss(kb, flat) for (source, place), kb in accounting.CELLS.items()}
+    of_rounds = {title(p): 100.0 * abs(rounds * flat / 1024 - kb) for p, (rounds, kb) in accounting.TABLE_2.items()}
+    less = {f"{model} {task}": ratio(model, task, "hiso", "decomfl") for model, task, _ in accounting.TABLE_5}
     totals = {
-        (model, method): np.full(len(seeds), np.log10(ratio(model, "SST-2", method, "hiso")))
-        for model, method in itertools.product(MODELS, savings.METHODS)
+        (model, method): np.full(2, np.log10(ratio(model, "SST-2", method, "hiso")))
+        for model, method in itertools.product(MODELS, accounting.COMPARED)
     }
     flat_round = f"a round of HiSo or DeComFL costs {flat} bytes per client for every d"
     every = f"every number of HiSo and DeComFL in Table 2 and Table 5 is a whole number of rounds of {flat} bytes"
@@ -171,17 +160,18 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         printed(f"{every}, KB = 1024", LAST_DIGIT, whole, below=HALF),
         printed(f"{own}, KB = 1024", LAST_DIGIT, of_rounds, below=HALF),
         printed(fewer, "HiSo's bytes over DeComFL's", less, below=1.0),
-        *savings.claims(totals, "by the paper's Table 5", control=True),
+        *accounting.claims_on_savings(totals, "by the paper's Table 5", control=True),
     ]
 
 
 def table(settings: Settings, rows: Rows) -> Table:
     """Lists each printed number of HiSo and DeComFL with its printed rounds and the nearest whole rounds."""
-    flat, lines = bytes_a_round("hiso", 1, settings.perturbations), []
-    for (source, place), number in CELLS.items():
-        rounds, nearest = (f"{TABLE_2[place][0]:,}" if source == "Table 2" else ""), nearest_rounds(number, flat)
-        whole = (f"{nearest:,}", f"{nearest * flat / 1024:.2f}", "yes" if miss(number, flat) <= HALF else "no")
-        lines.append((f"{source} {title(place)}", f"{number:.2f}", rounds, *whole))
+    flat, lines = settings.bytes_a_round("hiso"), []
+    for (source, place), kb in accounting.CELLS.items():
+        rounds = f"{accounting.TABLE_2[place][0]:,}" if source == "Table 2" else ""
+        nearest, fits = accounting.nearest_rounds(kb, flat), accounting.miss(kb, flat) <= HALF
+        whole = (f"{nearest:,}", f"{nearest * flat / 1024:.2f}", "yes" if fits else "no")
+        lines.append((f"{source} {title(place)}", f"{kb:.2f}", rounds, *whole))
     columns = ("cell", "KB, printed", "rounds, printed", "nearest whole rounds", "their KB", "as printed")
     note = f"Rounds of {flat} bytes and KB = 1024 bytes are inferred, not printed."
     return Table(columns, tuple(lines), note)
@@ -197,7 +187,7 @@ EXPERIMENT = Experiment(
     run_seed=run_seed,
     plot=plot,
     caption="Filled marks are measured; hollow marks are computed by the same rule at the nominal sizes of the paper's "
-    "models. Marks of the same d are shifted sideways.",
+    "models.",
     claims=claims,
     table=table,
     seeds=2,

@@ -32,11 +32,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.records import distinct, grid_means
+from experiments.harness.records import grid_means
 from experiments.papers.hiso import training
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, Place, bytes_a_round
 from experiments.workloads import llm, sentences
@@ -46,7 +44,6 @@ from experiments.workloads.prompts import LanguageModel, PromptLoss
 from experiments.workloads.sentences import Training
 from federated import Federation, make_federation
 from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
-from surrogates import plotting
 
 Cell = dict[str, str]
 """A model and a task, as columns of the records."""
@@ -349,20 +346,3 @@ def in_units(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1024.0
     return f"{count:.2f} TB"
-
-
-def draw_cells(
-    settings: Settings, rows: Rows, draw_cell: Callable[[Axes, Cell], object], xlabel: str, ylabel: str
-) -> Figure:
-    """Draws a figure with a row for each model and a column for each task."""
-    tasks = distinct(rows, "task")
-    return plotting.grid(
-        cells_of(settings, rows),
-        draw_cell,
-        columns=len(tasks),
-        xlabel=xlabel,
-        ylabel=f"{ylabel} (SQuAD: F1)" if "squad" in tasks else ylabel,
-        height=1.8,
-        sharex=True,
-        sharey=True,
-    )

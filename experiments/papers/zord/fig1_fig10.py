@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import matrix
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import points
 from experiments.harness.verdicts import Verdict, judge, never
@@ -118,7 +119,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def _draw_posterior(axes: Axes, rows: Rows, name: str) -> None:
+def _draw_posterior(axes: Axes, name: str, rows: Rows) -> None:
     """Draws truth, posterior and queries: the queries are dots in a panel of the function and ticks in the other."""
     x, mean = points(rows, f"{name} mean")
     sd, color = points(rows, f"{name} sd")[1], plotting.METHODS["derived_gp"].color
@@ -134,15 +135,10 @@ def _draw_posterior(axes: Axes, rows: Rows, name: str) -> None:
 
 def plot_fig1(settings: Settings, rows: Rows) -> Figure:
     """Draws the first seed's first function (top) and its derivative (bottom), a column for each number of queries."""
-    figure, axes = plotting.panels(2, len(settings.shown), height=1.6, sharex=True, sharey="row")
     first = where(rows, seed=seeds_of(rows)[0], function=0)
-    for column, n in zip(axes.T, settings.shown, strict=True):
-        for panel, name in zip(column, CURVES, strict=True):
-            _draw_posterior(panel, where(first, num_queries=n), name)
-    titles = [f"n = {n} queries" for n in settings.shown]
-    label_panels(axes, titles=titles, xlabels="x (in lengthscales)", ylabels=[*CURVES.values()])
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+    columns = {f"n = {n} queries": where(first, num_queries=n) for n in settings.shown}
+    labels: dict[str, Any] = {"xlabels": "x (in lengthscales)", "ylabels": [*CURVES.values()]}
+    return matrix([*CURVES], columns, _draw_posterior, height=1.6, sharex=True, sharey="row", **labels)
 
 
 def errors(settings: Settings, rows: Rows, name: str) -> list[np.ndarray]:
@@ -158,7 +154,7 @@ def plot_fig10(settings: Settings, rows: Rows) -> Figure:
     window, error = dict(settings.places)["derivative"], axes[0, 2]
     for panel, (name, label) in zip(axes[0], CURVES.items(), strict=False):
         panel.axvspan(*window, color="#EEEEEE", lw=0, label="window")
-        _draw_posterior(panel, where(first, of=name), name)
+        _draw_posterior(panel, name, where(first, of=name))
         title = f"{name}, {n} {'queries' if name == 'function' else 'in the window'}"
         panel.set(title=title, xlabel="x (in lengthscales)", ylabel=label)
     looks = (

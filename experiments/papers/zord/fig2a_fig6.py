@@ -27,9 +27,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.harness.curves import matrix
 from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
@@ -103,26 +105,25 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws a column for each smoothing radius, or one for each of several dimensions and two rows for each radius."""
-    radii: list[Row] = [{"smoothing_radius": radius} for radius in settings.smoothing_radii]
-    several = len(settings.dims) > 1
-    columns: list[Row] = [{"dim": dim} for dim in settings.dims] if several else radii
-    blocks, height = (radii, 1.4) if several else ([{}], 1.7)
-    figure, axes = plotting.panels(2 * len(blocks), len(columns), height=height, sharex=True, sharey="row")
-    for (j, column), (block, within) in itertools.product(enumerate(columns), enumerate(blocks)):
-        dim = column.get("dim", settings.dims[0])
-        for panel, (metric, label) in zip(axes[2 * block :, j], errors.METRICS.items(), strict=False):
-            chosen = where(rows, **column, **within)
-            errors.draw_metric(panel, chosen, metric, "num_queries", (*settings.surrogates, *BASELINES))
-            if several:
-                panel.axvline(float(dim), color=plotting.GREY, lw=0.8, ls=":")
-            if not j:
-                panel.set_ylabel("\n".join([label, *(f"λ = {radius:g}" for radius in within.values())]))
-        radius = "" if several else f", λ = {column['smoothing_radius']:g}"
-        axes[0, j].set_title(f"{settings.title}, d = {dim}{radius}")
-        axes[-1, j].set_xlabel("queries n, x₀ included")
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+    """Draws a column for each smoothing radius, or one for each of several dimensions and two lines for each radius."""
+    several, radii = len(settings.dims) > 1, settings.smoothing_radii
+    columns = {
+        f"{settings.title}, d = {dim}" + ("" if several else f", λ = {radius:g}"): (dim, radius)
+        for dim in settings.dims
+        for radius in (radii[:1] if several else radii)
+    }
+    lines = list(itertools.product(radii if several else (None,), errors.METRICS))
+
+    def draw(panel: Axes, line: tuple[float | None, str], column: tuple[int, float]) -> None:
+        (radius, metric), (dim, its_radius) = line, column
+        chosen = where(rows, dim=dim, smoothing_radius=radius or its_radius)
+        errors.draw_metric(panel, chosen, metric, "num_queries", (*settings.surrogates, *BASELINES))
+        if several:
+            panel.axvline(dim, color=plotting.GREY, lw=0.8, ls=":")
+
+    ylabels = [errors.METRICS[metric] + (f"\nλ = {radius:g}" if radius else "") for radius, metric in lines]
+    options: dict[str, Any] = {"height": 1.4 if several else 1.7, "sharex": True, "sharey": "row"}
+    return matrix(lines, columns, draw, xlabels="queries n, x₀ included", ylabels=ylabels, **options)
 
 
 def gains(

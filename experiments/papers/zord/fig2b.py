@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import matrix
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict
 from experiments.papers.zord import gradient_error as errors
@@ -97,21 +99,20 @@ def _at_the_end(settings: Settings, key: Row, problem: Problem, X: Tensor, seed:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws a column for each trajectory and smoothing radius; estimates from the trajectory are horizontal lines."""
-    cells = [(kind, radius) for kind in TRAJECTORIES for radius in settings.smoothing_radii]
-    figure, axes = plotting.panels(2, len(cells), height=1.7, sharex=True, sharey="row")
-    for column, (kind, radius) in enumerate(cells):
-        chosen = where(rows, trajectory=kind, smoothing_radius=radius)
-        for panel, metric in zip(axes[:, column], errors.METRICS, strict=True):
-            for method in FROM_TRAJECTORY:
-                _, mean, error = curve(chosen, "additional", method=method, metric=metric)
-                level = Curve(np.array([0, max(settings.additional)]), mean.repeat(2), error.repeat(2))
-                name = f"{plotting.METHODS[method].label}, {settings.trajectory} trajectory queries"
-                plotting.draw(panel, plotting.METHODS[method]._replace(marker=""), level, name)
-            errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
-    titles = [f"{TRAJECTORIES[kind]}, λ = {radius:g}" for kind, radius in cells]
-    label_panels(axes, titles=titles, xlabels="additional queries", ylabels=[*errors.METRICS.values()])
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+    cells = itertools.product(TRAJECTORIES, settings.smoothing_radii)
+    columns = {f"{TRAJECTORIES[kind]}, λ = {radius:g}": (kind, radius) for kind, radius in cells}
+
+    def draw(panel: Axes, metric: str, cell: tuple[str, float]) -> None:
+        chosen = where(rows, trajectory=cell[0], smoothing_radius=cell[1])
+        for method in FROM_TRAJECTORY:
+            _, mean, error = curve(chosen, "additional", method=method, metric=metric)
+            level = Curve(np.array([0, max(settings.additional)]), mean.repeat(2), error.repeat(2))
+            name = f"{plotting.METHODS[method].label}, {settings.trajectory} trajectory queries"
+            plotting.draw(panel, plotting.METHODS[method]._replace(marker=""), level, name)
+        errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
+
+    labels: dict[str, Any] = {"xlabels": "additional queries", "ylabels": [*errors.METRICS.values()]}
+    return matrix([*errors.METRICS], columns, draw, height=1.7, sharex=True, sharey="row", **labels)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:

@@ -12,7 +12,6 @@ lists further choices.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from typing import Any
 
@@ -22,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import matrix
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
@@ -97,22 +96,20 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Draws the final gaps of every measure at its thresholds: a row per problem, a column per measure."""
+    """Draws the final gaps of every measure at its thresholds: a line per problem, a column per measure."""
     names, relative = list(dict(settings.problems)), descent.relative_to_first(rows)
-    figure, axes = plotting.panels(
-        len(names), len(settings.thresholds), height=1.6, width=plotting.PAGE, sharex="col", sharey="row"
-    )
-    for (line, name), (column, (uncertainty, chosen)) in itertools.product(
-        enumerate(names), enumerate(settings.thresholds)
-    ):
-        finals = [final(relative, problem=name, uncertainty=uncertainty, threshold=c) for c in chosen]
-        panel, look = axes[line, column], MethodStyle(uncertainty, COLORS[column], MARKERS[column])
+    columns = {name.replace("_", " "): i for i, (name, _) in enumerate(settings.thresholds)}
+
+    def draw(panel: Axes, problem: str, i: int) -> None:
+        uncertainty, chosen = settings.thresholds[i]
+        finals = [final(relative, problem=problem, uncertainty=uncertainty, threshold=c) for c in chosen]
+        look = MethodStyle(uncertainty, COLORS[i], MARKERS[i])
         plotting.draw(panel, look, mean_curve(range(len(chosen)), finals))
         panel.set_xticks(range(len(chosen)), [f"{c:g}".removeprefix("0") or "0" for c in chosen])
-    titles = [uncertainty.replace("_", " ") for uncertainty, _ in settings.thresholds]
+
+    size: dict[str, Any] = {"height": 1.6, "width": plotting.PAGE, "sharex": "col", "sharey": "row"}
     ylabels = [f"{name.capitalize()}\nlog₁₀ of last / first" for name in names]
-    label_panels(axes, titles=titles, xlabels="threshold", ylabels=ylabels)
-    return figure
+    return matrix(names, columns, draw, xlabels="threshold", ylabels=ylabels, legend=False, **size)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
