@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.papers.hiso import digits
+from experiments.papers.hiso import training
 
 QUADRATICS = ("log_uniform", "correlated", "five_large", "rotated", "blocks")
 NETWORKS = ("mlp", "mlp_scaled")
@@ -145,23 +145,23 @@ def network_problem(name: str, seed: int, clients: int = 1, images: int = 300) -
 
     ``mlp_scaled`` is the same network with tensors in the units of ``SCALES``.
     """
-    sizes = [math.prod(shape) for shape in digits.SHAPES["mlp"]]
+    sizes = [math.prod(shape) for shape in training.SHAPES["mlp"]]
     scales = SCALES if name == "mlp_scaled" else (1.0,) * len(sizes)
     unit = torch.cat([torch.full((n,), s, dtype=torch.float64) for n, s in zip(sizes, scales, strict=True)])
-    parts, training, _ = digits.federation_of("mlp", max(clients, 2), 1.0, seed)
-    whole = _scaled(training, unit, None if clients > 1 else images)
+    parts, pooled, _ = training.federation_of("mlp", max(clients, 2), 1.0, seed)
+    whole = _scaled(pooled, unit, None if clients > 1 else images)
     functions = tuple(_scaled(part, unit, None) for part in parts) if clients > 1 else (whole,)
     ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
     groups = [range(a, b) for a, b in itertools.pairwise(ends)]
     rate = SCALED_RATE if name == "mlp_scaled" else PLAIN_RATE
-    x0 = digits.initial("mlp", seed).double() / unit
+    x0 = training.initial("mlp", seed).double() / unit
     return CurvatureProblem(
         functions, x0, 0.0, unit.square(), groups, len(sizes), lambda count: rate * min(count, 5), whole, PLAIN_RATE
     )
 
 
-def _scaled(loss: digits.Loss, unit: Tensor, images: int | None) -> Function:
-    inner = digits.Loss(loss.network, loss.inputs[:images].double(), loss.labels[:images])
+def _scaled(loss: training.Loss, unit: Tensor, images: int | None) -> Function:
+    inner = training.Loss(loss.network, loss.inputs[:images].double(), loss.labels[:images])
     return lambda x: inner(unit * x)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from experiments.beyond import curvature
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, SCALES, problem_of
-from experiments.papers.hiso import digits
+from experiments.papers.hiso import training
 from optimizers import HiSo
 from optimizers.comparison.records import where
 from tests.experiments import quick
@@ -57,9 +57,9 @@ def test_logistic_regression_ends_at_its_minimum():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_are_one_function_in_other_units(name):
     problem = problem_of(name, 0, 1)
-    _, training, _ = digits.federation_of("mlp", 2, 1.0, 1)
-    theta = digits.initial("mlp", 1).double()
-    loss = digits.Loss("mlp", training.inputs[:300].double(), training.labels[:300])
+    _, pooled, _ = training.federation_of("mlp", 2, 1.0, 1)
+    theta = training.initial("mlp", 1).double()
+    loss = training.Loss("mlp", pooled.inputs[:300].double(), pooled.labels[:300])
     assert float(problem.whole(problem.x0)) == pytest.approx(float(loss(theta)), rel=1e-12)
     assert len(problem.groups) == len(SCALES) and problem.x0.dtype == torch.float64
     many = problem_of(name, 0, 1, clients=8)

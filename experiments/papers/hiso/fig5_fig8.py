@@ -40,8 +40,7 @@ from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
 from experiments.papers.hiso.controls import SCALAR, ScalarDisplacement, noise_hessian
-from experiments.papers.hiso.digits import MNIST_NETWORK, SHAPES, Loss
-from experiments.papers.hiso.training import Digits, check, rounds_until, train
+from experiments.papers.hiso.training import MNIST_NETWORK, SHAPES, Digits, Loss, check, rounds_until, train
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers import Displacement, GroupProbe
 from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where

@@ -1,15 +1,19 @@
-"""Trains HiSo, DeComFL and the scalar control on MNIST, or a small MLP on scikit-learn's digits instead."""
+"""MNIST, or scikit-learn's digits instead, dealt to clients: networks, losses, and training by scalars."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 from experiments.papers.hiso.controls import ScalarHessian
-from experiments.papers.hiso.digits import MNIST_NETWORK, BatchLoss, Loss, federation_of, initial
 from experiments.workloads.data import DataError
 from experiments.workloads.images import load_images
 from federated import make_federation
@@ -24,12 +28,170 @@ ALGORITHMS: dict[str, Any] = {
 }
 
 
+TEST_SHARE = 0.2
+"""Share of the digits used for testing; MNIST has its own test images."""
+
+CHUNK = 2000
+"""Number of images evaluated at once."""
+
+MNIST_NETWORK = "mnist_cnn"
+MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
+"""Mean and standard deviation of MNIST's pixels, by which the authors' program standardizes."""
+
+SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "mlp": ((32, 64), (32,), (10, 32), (10,)),
+    MNIST_NETWORK: ((16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (10, 1568), (10,)),
+}
+"""Shapes of each network's parameters, in order.
+
+The MLP 64-32-10 is for the 8 x 8 digits. The CNN of the authors' programs, for MNIST, has 5 x 5 convolutions to 16 and
+32 channels and one linear layer, 28,938 parameters. The paper gives no layers.
+"""
+
+
+def dimension(network: str) -> int:
+    """Returns the number of parameters d."""
+    return sum(math.prod(shape) for shape in SHAPES[network])
+
+
+def logits(network: str, x: Tensor, inputs: Tensor) -> Tensor:
+    """Returns the scores of the ten digits, ``n x 10``, for parameters ``d`` and pixels ``n x side²`` in [0, 1]."""
+    pieces = x.split([math.prod(shape) for shape in SHAPES[network]])
+    p = [piece.view(shape) for piece, shape in zip(pieces, SHAPES[network], strict=True)]
+    if network == "mlp":
+        return linear(linear(inputs, p[0], p[1]).relu(), p[2], p[3])
+    side = math.isqrt(inputs.shape[1])
+    images = inputs.view(-1, 1, side, side)
+    for weight, bias in (p[:2], p[2:4]):
+        images = max_pool2d(conv2d(images, weight, bias, padding="same").relu(), 2)
+    return linear(images.flatten(1), p[4], p[5])
+
+
+def initial(network: str, seed: int) -> Tensor:
+    """Draws initial parameters: weights uniform within ±1/√(fan in), as in torch, biases 0; float32, shape ``d``."""
+    generator = torch.Generator().manual_seed(seed)
+    pieces = []
+    for shape in SHAPES[network]:
+        bound = math.prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.0
+        pieces.append((2.0 * torch.rand(math.prod(shape), generator=generator) - 1.0) * bound)
+    return torch.cat(pieces)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Mean cross-entropy of a network on some images, as a function of its parameters.
+
+    Attributes:
+        network: a key of ``SHAPES``.
+        inputs: pixels, ``n x side²``.
+        labels: digits, shape ``n``.
+    """
+
+    network: str
+    inputs: Tensor
+    labels: Tensor
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters d."""
+        return dimension(self.network)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns the loss at x, shape ``d``."""
+        return torch.stack(list(self._shares(x))).sum()
+
+    def _shares(self, x: Tensor) -> Iterator[Tensor]:
+        """Yields the contribution of each chunk of images to the loss."""
+        for inputs, labels in zip(self.inputs.split(CHUNK), self.labels.split(CHUNK), strict=True):
+            share = len(labels) / len(self.labels)
+            yield share * cross_entropy(logits(self.network, x, inputs), labels)
+
+    def accuracy(self, x: Tensor) -> float:
+        """Returns the share of images that are classified correctly."""
+        found = torch.cat([logits(self.network, x, inputs).argmax(1) for inputs in self.inputs.split(CHUNK)])
+        return float((found == self.labels).float().mean())
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """Returns the gradient at x, shape ``d``."""
+        leaf, total = x.detach().clone().requires_grad_(), torch.zeros_like(x)
+        for share in self._shares(leaf):
+            total += torch.autograd.grad(share, leaf)[0]
+        return total
+
+
+class BatchLoss:
+    """The loss on a batch of a client's images, drawn anew with replacement for each call.
+
+    Args:
+        loss: the loss on all images of the client.
+        size: number of images in a batch.
+        seed: seed of the batches.
+    """
+
+    def __init__(self, loss: Loss, size: int, seed: Sequence[int]) -> None:
+        self.loss, self.size, self.generator = loss, size, np.random.default_rng(seed)
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Returns the losses at points ``q x d`` on the same batch, shape ``q``."""
+        rows = self.generator.integers(len(self.loss.labels), size=self.size)
+        batch = Loss(self.loss.network, self.loss.inputs[rows], self.loss.labels[rows])
+        return torch.stack([batch(x) for x in points])
+
+
+def federation_of(network: str, clients: int, alpha: float, seed: int, data: str = "") -> tuple[list[Loss], Loss, Loss]:
+    """Returns the clients' losses, the loss on all training images and the loss on the test images.
+
+    The training images of each digit, in an order drawn from the seed, are dealt to the clients with proportions from
+    Dirichlet(α, …, α), which are drawn again if a client has no image. The test images are MNIST's own, or a random
+    fifth of the stand-in. ``data`` is the folder that contains ``mnist``; an empty string selects scikit-learn's
+    digits.
+
+    Raises:
+        ValueError: if there are too many clients for each to have an image.
+        DataError: if the folder does not contain MNIST.
+    """
+    generator = np.random.default_rng([seed, clients])
+    train, test = _split(network, data, generator)
+    for _ in range(100):
+        dealt = _deal(train.labels.numpy(), clients, alpha, generator)
+        if all(len(rows) for rows in dealt):
+            break
+    else:
+        raise ValueError(
+            f"with {clients} clients and Dirichlet({alpha:g}) some clients have no image; use fewer clients"
+        )
+    return [Loss(network, train.inputs[rows], train.labels[rows]) for rows in dealt], train, test
+
+
+def _split(network: str, data: str, generator: np.random.Generator) -> tuple[Loss, Loss]:
+    images = load_images("mnist", data)
+    pixels, labels = images.train.flatten(1), images.train_labels
+    if data:
+        order = generator.permutation(len(labels))
+        given, shown = ((each - MNIST_MEAN) / MNIST_DEVIATION for each in (pixels, images.test.flatten(1)))
+        return Loss(network, given[order], labels[order]), Loss(network, shown, images.test_labels)
+    pixels, labels = torch.cat([pixels, images.test.flatten(1)]), torch.cat([labels, images.test_labels])
+    order = generator.permutation(len(labels))
+    test, train = np.split(order, [int(TEST_SHARE * len(labels))])
+    return Loss(network, pixels[train], labels[train]), Loss(network, pixels[test], labels[test])
+
+
+def _deal(labels: np.ndarray, clients: int, alpha: float, generator: np.random.Generator) -> list[np.ndarray]:
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for digit in range(10):
+        rows = np.flatnonzero(labels == digit)
+        ends = np.cumsum(generator.dirichlet(np.full(clients, alpha)))[:-1]
+        for part, piece in zip(parts, np.split(rows, (ends * len(rows)).astype(int)), strict=True):
+            part.append(piece)
+    return [np.concatenate(part) for part in parts]
+
+
 @dataclasses.dataclass(frozen=True)
 class Digits:
     """Settings of the federation and its training.
 
     Attributes:
-        network: network of the stand-in, ``"mlp"`` or ``"cnn"``; MNIST uses the CNN of the authors' programs.
+        network: network of the stand-in; MNIST uses the CNN of the authors' programs.
         rate: step size on the stand-in.
         mnist_rate: step size on MNIST.
         batch: number of images in a client's batch on MNIST, as in the authors' program; the stand-in uses all images.
