@@ -265,7 +265,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
     return comparison.against_baselines(
         settings.methods,
-        rows,
         lead,
         "{0} succeeds more often than every baseline at equal {1}",
         "difference of the success rate, mean over the {1}",

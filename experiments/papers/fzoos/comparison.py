@@ -287,13 +287,12 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
 
 
 def against_baselines(
-    methods: Sequence[str], rows: Rows, lead: Callable[[str, str], Mapping[str, np.ndarray]], claim: str, statistic: str
+    methods: Sequence[str], lead: Callable[[str, str], Mapping[str, np.ndarray]], claim: str, statistic: str
 ) -> list[Verdict]:
     """Judges each variant of FZooS against the baselines at equal queries and at equal rounds.
 
     Args:
         methods: the methods that ran.
-        rows: records of the figure.
         lead: returns the cells of a variant at equal ``"queries"`` or ``"rounds"``, positive where the variant leads.
         claim: format string with ``{0}`` for the variant's label and ``{1}`` for what is equal.
         statistic: description of a cell's numbers, with the same fields.

@@ -162,7 +162,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     name, ratio = LABELS[settings.metric], "log10 of the ratio of 1 − metric"
     verdicts = against_baselines(
         settings.methods,
-        rows,
         partial(leads, rows, settings, settings.values),
         f"{{0}} ends with a better {name} than every baseline at equal {{1}}",
         ratio,
