@@ -82,7 +82,6 @@ class Experiment:
 
     Attributes:
         id: paper, then figure or table, such as ``zord-fig2a``.
-        source: place in the paper, such as ``ZoRD, Fig. 2a``.
         shows: description of the figure or table in one line; a function of the settings if it mentions their numbers.
         claim: the claim of the source, with its numbers.
         scales: a frozen dataclass of settings for ``paper``, ``quick`` and, if the paper's scale takes too long for one
@@ -105,10 +104,10 @@ class Experiment:
         caption: explains lines, bands and marks in one or two sentences; or a function of the settings.
         plot_more: maps settings and records to a second figure, for controls or crowded panels; returns None if the
             settings need none.
+        source: place in the paper; by default it follows from the id, such as ``ZoRD, Fig. 2a`` from ``zord-fig2a``.
     """
 
     id: str
-    source: str
     shows: str | Callable[[Any], str]
     claim: str
     scales: Mapping[str, Any]
@@ -125,6 +124,13 @@ class Experiment:
     extra: str = ""
     caption: str | Callable[[Any], str] = MEANS
     plot_more: Callable[[Any, Rows], Figure | None] | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        paper, _, place = self.id.partition("-")
+        place = place.replace("fig", "Fig. ").replace("table", "Table ")
+        if not self.source:
+            object.__setattr__(self, "source", f"{PAPERS.get(paper, paper).partition(' (')[0]}, {place}")
 
     @property
     def paper(self) -> str:

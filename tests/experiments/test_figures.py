@@ -244,7 +244,7 @@ def claims(settings, rows):
 
 
 EXPERIMENTS = tuple(
-    Experiment(f"new-fig{i}", f"Fig. {i}", "two lines", "One is above.", {"paper": Settings()}, run_seed, plot, claims)
+    Experiment(f"new-fig{i}", "two lines", "One is above.", {"paper": Settings()}, run_seed, plot, claims)
     for i in (1, 2)
 )
 '''

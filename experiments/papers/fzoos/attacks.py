@@ -295,7 +295,6 @@ def experiment(number: int, dataset: str, every: str, panels: Panels, quick: Pan
     few = tuple((p, comparison.FEWER_STEPS[t]) for p, t in panels)
     return Experiment(
         id=f"fzoos-fig{number}",
-        source=f"FZooS, Fig. {number}",
         shows=said,
         claim=f"FZooS succeeds with fewer rounds and queries than FedZO, FedProx and SCAFFOLD, for every {every}.",
         scales={

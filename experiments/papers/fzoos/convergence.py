@@ -144,7 +144,6 @@ SHARED: dict[str, Any] = {
 EXPERIMENTS = (
     Experiment(
         id="fzoos-fig1",
-        source="FZooS, Fig. 1",
         shows=lambda settings: (
             f"gap of FZooS and its baselines on heterogeneous quadratics, {over(settings)}, {AGAINST}"
         ),
@@ -156,7 +155,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="fzoos-fig4",
-        source="FZooS, Fig. 4",
         shows=lambda settings: (
             f"gap of FZooS and its baselines for several numbers of local steps, {over(settings)}, {AGAINST}"
         ),
@@ -168,7 +166,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="fzoos-fig5a",
-        source="FZooS, Fig. 5a",
         shows=lambda settings: (
             f"gap of FZooS for several numbers of Fourier features, {over(settings)}, against rounds"
         ),
@@ -180,7 +177,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="fzoos-fig5b",
-        source="FZooS, Fig. 5b",
         shows=lambda settings: f"gap of FZooS for different γ and different points of correction, {over(settings)}",
         claim="Corrections with adaptive length and point are better than fixed ones, except at C = 50.",
         scales=scales(

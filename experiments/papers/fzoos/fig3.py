@@ -120,7 +120,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="fzoos-fig3",
-    source="FZooS, Fig. 3",
     shows="cosine between the directions of local steps and the global gradient within a round",
     claim="FZooS's directions are closer to the global gradient, with fewer queries.",
     scales={"paper": Settings(), "quick": Settings(dim=10, clients=3, local_steps=3, rounds=2, num_features=100)},

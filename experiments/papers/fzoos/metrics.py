@@ -181,7 +181,6 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
     drawn: Any = {"height": lambda gap: 100.0 * gap, "label": f"(1 − {LABELS[metric]}) in %"}
     return Experiment(
         id=f"fzoos-fig{number}",
-        source=f"FZooS, Fig. {number}",
         shows=lambda settings: (
             f"federated optimization of {LABELS[metric]} for several {over}, {comparison.over(settings)}, "
             "against rounds and total queries"

@@ -103,7 +103,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="hiso-fig4",
-    source="HiSo, Fig. 4",
     shows="a synthetic spectrum before and after whitening, with Ld, Lκ and ζ",
     claim="After whitening by an ideal H the rate depends on ζ, which is far below Lκ and Ld.",
     scales={"paper": Settings(), "quick": Settings(dim=50)},

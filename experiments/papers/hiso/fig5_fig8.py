@@ -274,7 +274,6 @@ SHARED: dict[str, Any] = {
 EXPERIMENTS = (
     Experiment(
         id="hiso-fig5",
-        source="HiSo, Fig. 5",
         shows="HiSo for several ν against DeComFL and a scalar H on MNIST, and the learned H against χ² noise",
         claim="HiSo is faster than DeComFL, hardly depends on ν, and learns a long-tailed H.",
         scales={
@@ -291,7 +290,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="hiso-fig8",
-        source="HiSo, Fig. 8",
         shows="accuracy of HiSo, DeComFL and a scalar H on MNIST for several local steps τ, against rounds and bytes",
         claim="HiSo is notably insensitive to the number of local steps τ, and DeComFL highly dependent on it.",
         scales={

@@ -258,7 +258,6 @@ LARGER = ("opt-350m", "opt-1.3b")
 EXPERIMENTS = (
     Experiment(
         id="hiso-table2",
-        source="HiSo, Table 2",
         shows=lambda settings: f"rounds and bytes until DeComFL's best score in fine-tuning {language.over(settings)}",
         claim="HiSo needs fewer rounds than DeComFL to DeComFL's best accuracy, and proportionally fewer bytes.",
         scales={
@@ -276,7 +275,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="hiso-table5",
-        source="HiSo, Table 5",
         shows=lambda settings: (
             f"best score of {len(settings.methods)} algorithms on {language.over(settings)}, and the bytes until it"
         ),
@@ -294,7 +292,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="hiso-fig6",
-        source="HiSo, Fig. 6",
         shows=lambda settings: (
             f"bytes of {len(settings.methods)} algorithms until their best score, {language.over(settings)}"
         ),

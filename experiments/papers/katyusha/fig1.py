@@ -201,7 +201,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="katyusha-fig1",
-    source="Katyusha, Fig. 1",
     shows="gap against queries of ZO-L-Katyusha and its baselines, logistic regression in a box",
     claim="ZO-L-Katyusha converges linearly on a composite problem, faster than ZO-SVRG and projected ZO.",
     scales={

@@ -119,7 +119,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="katyusha-fig2",
-    source="Katyusha, Fig. 2",
     shows="accelerated two-point descent (eq. 14) without a constraint and in a box",
     claim="Accelerated two-point descent converges linearly without a constraint; in a box it stalls.",
     scales={"paper": Settings(), "quick": Settings(dim=6, kappa=10.0, max_queries=600, every=50)},

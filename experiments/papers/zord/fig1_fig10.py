@@ -218,7 +218,6 @@ FIG10 = Settings(
 EXPERIMENTS = (
     Experiment(
         id="zord-fig1",
-        source="ZoRD, Fig. 1",
         shows=lambda settings: (
             "derived GP of a function in one dimension, with its band, for n = "
             + ", ".join(map(str, settings.num_queries))
@@ -236,7 +235,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="zord-fig10",
-        source="ZoRD, Fig. 10",
         shows=lambda settings: (
             "error of the local derivative and of the function from as many queries, n = "
             + ", ".join(map(str, settings.num_queries))

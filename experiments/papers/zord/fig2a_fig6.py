@@ -186,7 +186,6 @@ def experiment(
     """Makes one of the figures; ``quick`` overrides the paper's settings, ``more`` is added to the caption."""
     return Experiment(
         id=f"zord-fig{figure}",
-        source=f"ZoRD, Fig. {figure}",
         shows=lambda settings: f"error of the gradient estimate {shows(settings)}",
         claim=claim,
         scales={"paper": paper, "quick": dataclasses.replace(paper, starts=2, **quick)},

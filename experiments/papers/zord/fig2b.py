@@ -138,7 +138,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="zord-fig2b",
-    source="ZoRD, Fig. 2b",
     shows=lambda settings: (
         f"{settings.trajectory} trajectory queries with a derived GP against finite differences "
         f"with up to {max(settings.additional)} more, {settings.title} d = {settings.dim}"

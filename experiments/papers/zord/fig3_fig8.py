@@ -166,7 +166,6 @@ def over(settings: Settings) -> str:
 EXPERIMENTS = (
     Experiment(
         id="zord-fig3",
-        source="ZoRD, Fig. 3",
         shows=lambda settings: f"gap against queries on {over(settings)}, all methods from TuRBO's best point",
         claim="ZoRD needs fewer queries than RGF, PRGF, GLD and TuRBO for the same gap.",
         scales={
@@ -183,7 +182,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="zord-fig8",
-        source="ZoRD, Fig. 8",
         shows=lambda settings: f"gap against queries on {over(settings)}, with CobBO",
         claim="ZoRD reaches smaller gaps than CobBO with the same queries.",
         scales={

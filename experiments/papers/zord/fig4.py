@@ -153,7 +153,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="zord-fig4",
-    source="ZoRD, Fig. 4",
     shows=lambda settings: (
         f"improvement of {', '.join(TITLES.get(name, name) for name in settings.metrics)} by search on the metric, "
         f"MLP with {DIMENSION:,} parameters, against queries"

@@ -120,7 +120,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="zord-fig5",
-    source="ZoRD, Fig. 5",
     shows="surfaces of Ackley's and Levy's functions, d = 2, with paths of ZoRD and RGF",
     claim="The functions are highly nonconvex and have local minima.",
     scales={"paper": Settings(), "quick": Settings(queries=25, grid=41)},

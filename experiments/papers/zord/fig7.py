@@ -140,7 +140,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 EXPERIMENT = Experiment(
     id="zord-fig7",
-    source="ZoRD, Fig. 7",
     shows=lambda settings: f"thresholds c and measures of uncertainty that end virtual steps, d = {settings.dim}",
     claim="Dynamic virtual steps (c > 0) are better than one step per query (c = 0).",
     scales={

@@ -82,7 +82,6 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 EXPERIMENT = Experiment(
     id="zord-table2",
-    source="ZoRD, Table 2",
     shows="environments of reinforcement learning and the dimensions of their controllers",
     claim="A controller's number of parameters is determined by the dimensions of the observation and of the action.",
     scales={

@@ -170,7 +170,6 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 EXPERIMENT = Experiment(
     id="zord-table3",
-    source="ZoRD, Table 3",
     shows=lambda settings: (
         f"reward of controllers after {settings.max_queries:,} queries in "
         + ", ".join(TITLES[name] for name in settings.environments)
