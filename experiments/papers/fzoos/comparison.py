@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -99,6 +100,14 @@ class Settings:
         """Returns the options of a method; a baseline uses Q directions."""
         return options_of(method, self.num_features, directions)
 
+    def height(self, gap: float) -> float:
+        """Returns the drawn quantity of a gap."""
+        return math.log10(gap)
+
+    def label(self) -> str:
+        """Names the drawn quantity."""
+        return "log₁₀ of F(x) − F*"
+
 
 def options_of(method: str, num_features: int, directions: int) -> dict[str, Any]:
     """Returns the options of a method: γ, M and the constant rate for one of ``FZOOS``, or Q for a baseline."""
@@ -181,59 +190,48 @@ def shown(methods: Sequence[str]) -> list[str]:
     return few if any(method in BASELINES for method in methods) else list(methods)
 
 
-def plot(
-    settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
-) -> Figure:
+def plot(settings: Settings, rows: Rows) -> Figure:
     """Draws a column for each value of the varied field, over rounds and over queries; the baselines use the first Q.
 
     All variants of FZooS make the same number of queries per round, so without baselines only rounds are drawn.
-    ``height`` maps a gap to the drawn quantity, and ``label`` names it.
     """
     methods, directions = shown(settings.methods), settings.directions[0]
     axes_of = {"rounds": ("round", directions)}
     if any(method in BASELINES for method in methods):
         axes_of["total queries"] = ("num_queries", directions)
-    figure = _drawn(settings, rows, methods, axes_of, height, label)
+    figure = _drawn(settings, rows, methods, axes_of)
     for value, panel in zip(settings.values, figure.axes[len(settings.values) :], strict=False):
         most = max(total_queries(rows, method=m, **{settings.varied: value}) for m in methods if m in FZOOS)
         panel.set_xlim(-0.05 * most, BEYOND * most)
     return figure
 
 
-def plot_more(
-    settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
-) -> Figure | None:
+def plot_more(settings: Settings, rows: Rows) -> Figure | None:
     """Draws the variants of FZooS that the first figure omits, beside 1/t and the baselines with each further Q."""
     other = [method for method in settings.methods if method in FZOOS and method not in shown(settings.methods)]
     methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
     axes_of = {f"total queries, Q = {q}": ("num_queries", q) for q in settings.directions[1:]}
     if not axes_of or not any(method in BASELINES for method in methods):
         return None
-    return _drawn(settings, rows, methods, axes_of, height, label)
+    return _drawn(settings, rows, methods, axes_of)
 
 
-def _drawn(
-    settings: Settings,
-    rows: Rows,
-    methods: Sequence[str],
-    axes_of: Mapping[str, tuple[str, int]],
-    height: Callable[[float], Any],
-    label: str,
-) -> Figure:
+def _drawn(settings: Settings, rows: Rows, methods: Sequence[str], axes_of: Mapping[str, tuple[str, int]]) -> Figure:
     """Draws a line for each horizontal axis, given its label, its column in the records and the baselines' Q."""
 
     def draw(panel: Axes, axis: tuple[str, tuple[str, int]], value: float) -> None:
         xlabel, (x, directions) = axis
         for method, q in variants(methods, (directions,)):
             found = where(rows, method=method, directions=q, **{settings.varied: value})
-            heights = [row | {"value": float(height(float(row["value"])))} for row in found]
+            heights = [row | {"value": settings.height(float(row["value"]))} for row in found]
             plotting.draw(panel, method, curve(heights, x))
         panel.set_xlabel(xlabel)
         panel.locator_params(axis="x", nbins=4)
 
     sharey: Any = "col" if settings.varied in ANOTHER_PROBLEM else True  # what makes another F begins elsewhere
     columns = {f"{SYMBOLS[settings.varied]} = {value:,g}": value for value in settings.values}
-    return matrix([*axes_of.items()], columns, draw, ylabels=label, height=1.8, width=plotting.PAGE, sharey=sharey)
+    size: dict[str, Any] = {"height": 1.8, "width": plotting.PAGE, "sharey": sharey}
+    return matrix([*axes_of.items()], columns, draw, ylabels=settings.label(), **size)
 
 
 def caption(settings: Settings) -> str:

@@ -103,6 +103,14 @@ class Settings(comparison.Settings):
             options["smoothing_radius"] = radius
         return options
 
+    def height(self, gap: float) -> float:
+        """Returns 1 − metric in per cent."""
+        return 100.0 * gap
+
+    def label(self) -> str:
+        """Names the drawn quantity."""
+        return f"(1 − {LABELS[self.metric]}) in %"
+
 
 REDUCED: dict[str, Any] = {
     "local_steps": 5,
@@ -178,7 +186,6 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 def experiment(number: int, metric: str, varied: str) -> Experiment:
     """Returns the figure of a metric that varies ``"classes"`` or ``"local_steps"``."""
     values, few, over = VARIED[varied]
-    drawn: Any = {"height": lambda gap: 100.0 * gap, "label": f"(1 − {LABELS[metric]}) in %"}
     return Experiment(
         id=f"fzoos-fig{number}",
         shows=lambda settings: (
@@ -193,8 +200,8 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
             "quick": Settings(varied, (2,), metric=metric, **QUICK),
         },
         run_seed=run_seed,
-        plot=partial(comparison.plot, **drawn),
-        plot_more=partial(comparison.plot_more, **drawn),
+        plot=comparison.plot,
+        plot_more=comparison.plot_more,
         caption=comparison.caption,
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
