@@ -10,10 +10,12 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("mujoco")
 pytest.importorskip("Box2D")
 
-from experiments.papers.zord import table2, table3
+from experiments.papers.zord import table2_table3 as tables
 from experiments.workloads import controllers
 from experiments.workloads.controllers import ENVIRONMENTS, Controller, environment, layers, unpacked
 from optimizers.comparison.records import where
+
+TABLE2, TABLE3 = tables.EXPERIMENTS
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -50,14 +52,14 @@ def test_an_unknown_environment_is_refused():
 
 def test_every_method_has_its_budget_from_the_best_of_the_hypercube():
     settings = dataclasses.replace(
-        table3.EXPERIMENT.settings("quick"),
+        TABLE3.settings("quick"),
         environments=("acrobot",),
-        methods=("zord", *table3.BASELINES),
+        methods=("zord", *tables.BASELINES),
         horizon=3,
         turbo_candidates=50,
     )
     fun = Controller("acrobot", 1, 0, 3)
-    X, y = table3.start_of(settings, fun, 0)
+    X, y = tables.start_of(settings, fun, 0)
     assert X.shape == (settings.design, 213) and float(X.abs().max()) <= 1.0
     calls = []
 
@@ -68,21 +70,21 @@ def test_every_method_has_its_budget_from_the_best_of_the_hypercube():
 
     for method in settings.methods:
         calls.clear()
-        optimizer = table3.searcher(settings, method, fun, X, y, 0)
-        result = table3.run(optimizer, table3.Evaluator(counted))
+        optimizer = tables.searcher(settings, method, fun, X, y, 0)
+        result = tables.run(optimizer, tables.Evaluator(counted))
         assert len(calls) == result.nfev <= settings.max_queries
         assert result.nfev >= settings.max_queries - 1
 
 
 def test_rewards_never_fall_and_the_tables_hold_all():
-    settings = dataclasses.replace(table3.EXPERIMENT.settings("quick"), methods=("rgf",))
-    rows = table3.EXPERIMENT.run(settings, [0, 1])
+    settings = dataclasses.replace(TABLE3.settings("quick"), methods=("rgf",))
+    rows = TABLE3.run(settings, [0, 1])
     for seed in (0, 1):
         values = [r["value"] for r in where(rows, seed=seed, environment="lunar_lander", method="rgf")]
         start = where(rows, seed=seed, environment="lunar_lander", method="latin_hypercube", queries=0)[0]["value"]
         assert values == sorted(values) and values[0] == start
-    table = table3.table(settings, rows)
+    table = tables.table3(settings, rows)
     assert table.columns[1:] == ("Acrobot", "paper, Acrobot", "LunarLander", "paper, LunarLander")
     assert [row[::2] for row in table.rows][1] == ("RGF", "-83.0 ± 5.6", "-93.8 ± 19.1")
-    two = dataclasses.replace(table2.EXPERIMENT.settings("quick"), environments=("walker2d",))
-    assert table2.table(two, table2.EXPERIMENT.run(two, [0, 1])).rows[0][2:6] == ("17", "6", "356", "356")
+    two = dataclasses.replace(TABLE2.settings("quick"), environments=("walker2d",))
+    assert tables.table2(two, TABLE2.run(two, [0, 1])).rows[0][2:6] == ("17", "6", "356", "356")

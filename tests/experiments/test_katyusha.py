@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from experiments.harness.records import distinct
-from experiments.papers.katyusha import fig1, fig2
+from experiments.papers.katyusha import fig1_fig2 as figures
 from experiments.papers.katyusha.composite import FLOOR, gaps, logistic, quadratic, queries_until
 from optimizers import ProjectedZO
 from optimizers.comparison.records import where
 from tests.experiments import quick
 
+FIG1, FIG2 = figures.EXPERIMENTS
+
 
 def test_the_problem_of_figure_1():
     """κ = 59.9 and 15 of 40 coordinates active, as in the prototypes."""
-    problem = fig1.problem_of(fig1.Settings())
+    problem = figures.problem_of(figures.Fig1())
     assert problem.kappa == pytest.approx(59.88, abs=0.01) and problem.active_share() == 0.375
 
 
@@ -73,31 +75,31 @@ def test_queries_until():
 
 def test_every_curve_has_every_query_count():
     _, settings, rows = quick.finished("katyusha-fig1")
-    for steps in fig1.STEPS:
+    for steps in figures.STEPS:
         counts = list(range(0, settings.budget(steps) + 1, settings.every * settings.keep))
-        for method in fig1.METHODS:
+        for method in figures.METHODS:
             assert distinct(where(rows, quantity="gap", method=method, steps=steps), "num_queries") == counts
     assert where(rows, quantity="kappa") and where(rows, quantity="active_share")
 
 
 def test_tuning_counts_queries():
-    settings = dataclasses.replace(fig1.EXPERIMENT.settings("quick"), tolerance=1e-4)
-    found = fig1.tune(settings, "proximal_gradient", (0.1, 1.0))
+    settings = dataclasses.replace(FIG1.settings("quick"), tolerance=1e-4)
+    found = figures.tune(settings, "proximal_gradient", (0.1, 1.0))
     assert found[1.0][0] < found[0.1][0] <= settings.max_queries and found[1.0][1] < found[0.1][1]
 
 
 @pytest.mark.slow
 def test_figure_1_reproduces_its_order():
     """With the parameters of theory; with tuned ones it does in part (``experiments/published/katyusha.md``)."""
-    settings = fig1.Settings()
-    verdicts = fig1.claims(settings, fig1.EXPERIMENT.run(settings, range(2)))
+    settings = figures.Fig1()
+    verdicts = figures.claims_of_fig1(settings, FIG1.run(settings, range(2)))
     status = {v.claim: v.status for v in verdicts if not v.control and not v.claim.startswith("tuned")}
     assert set(status.values()) == {"reproduced"}, status
 
 
 @pytest.mark.slow
 def test_figure_2_reproduces_its_claims():
-    settings = fig2.Settings()
-    verdicts = fig2.claims(settings, fig2.EXPERIMENT.run(settings, range(2)))
+    settings = figures.Fig2()
+    verdicts = figures.claims_of_fig2(settings, FIG2.run(settings, range(2)))
     status = {v.claim: v.status for v in verdicts if not v.control}
     assert set(status.values()) == {"reproduced"}, status

@@ -1,19 +1,26 @@
-"""Katyusha, Figure 1: gap against queries on a logistic regression in a box.
+"""Katyusha, Figures 1 and 2: gap against queries, with a constraint and without.
 
-ZO-L-Katyusha with two-point estimates (|S| = 1, options I and II) and with (d+1)-point estimates is compared with
-ZO-SVRG and projected ZO with diminishing steps. We add proximal gradient descent with d + 1 differences, which the
-paper omits. The figure shows the mean and a 5-95% band over trials, all on one problem, each with its own directions.
-As in the paper f is the logistic loss, and ψ the ridge and the box.
+Both figures show the mean and a 5-95% band over trials, all on the same problem, each with its own directions.
 
-Our choices where the paper gives no details: the paper gives neither data nor box, β, its own M, θ and p, nor the
-baselines' steps. Rows are standard normal with labels of a linear model; box and β are in the settings. The box
-matters: in a small box nearly all coordinates are active, and proximal gradient descent is the fastest method. Left,
-steps follow theory: Corollary 1 for option I; Theorem 1's M for option II (Corollary 2 prints three times its variance
-term); Corollary 3 for the (d+1)-point version, and our version of it without weight on w; 1/(dL) for ZO-SVRG; 1/(dL +
-μk/2) for projected ZO; 1/L for proximal gradient descent. Right, each method's steps are tuned by a power of two: on L
-for ZO-L-Katyusha, which determines its M and θ, and on the step for the others. The best factor needs the fewest
-queries to the tolerance, or comes nearest to it, on ``tuning_seeds``, which no figure uses (``tune``). The loss is much
-flatter at the iterates than L suggests, so tuning gains much.
+*Figure 1.* ZO-L-Katyusha with two-point estimates (|S| = 1, options I and II) and with (d+1)-point estimates is
+compared with ZO-SVRG and projected ZO with diminishing steps, on a logistic regression in a box. We add proximal
+gradient descent with d + 1 differences, which the paper omits. As in the paper f is the logistic loss, and ψ the ridge
+and the box. The paper gives neither data nor box, β, its own M, θ and p, nor the baselines' steps. Our choices: rows
+are standard normal with labels of a linear model; box and β are in the settings. The box matters: in a small box nearly
+all coordinates are active, and proximal gradient descent is the fastest method. Left, steps follow theory: Corollary 1
+for option I; Theorem 1's M for option II (Corollary 2 prints three times its variance term); Corollary 3 for the
+(d+1)-point version, and our version of it without weight on w; 1/(dL) for ZO-SVRG; 1/(dL + μk/2) for projected ZO; 1/L
+for proximal gradient descent. Right, each method's steps are tuned by a power of two: on L for ZO-L-Katyusha, which
+determines its M and θ, and on the step for the others. The best factor needs the fewest queries to the tolerance, or
+comes nearest to it, on ``tuning_seeds``, which no figure uses (``tune``). The loss is much flatter at the iterates than
+L suggests, so tuning gains much.
+
+*Figure 2.* The accelerated two-point method (eq. 14) converges without a constraint and stalls in a box. The figure
+explains why the paper reduces variance: without a constraint ∇f vanishes at the minimum, and so does a two-point
+estimate; in a box neither does. ZO-L-Katyusha in the box is our addition. Our choices where the paper gives no details:
+the problem is ½ (x − c)ᵀ H (x − c) with eigenvalues of H in equal ratios and c standard normal, with and without a box.
+Eq. 14 is used with the sign + of the momentum (the paper prints −, which is drawn as well) and with the estimate of eq.
+2 (the paper says "estimator (3)"); see ``AcceleratedZO``. Gaps are relative to the first one.
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ from matplotlib.figure import Figure
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.katyusha import composite
-from optimizers import ZOSVRG, Optimizer, ProjectedZO, ZOLKatyusha
+from optimizers import ZOSVRG, AcceleratedZO, NesterovSpokoiny, Optimizer, ProjectedZO, ZOLKatyusha
 from optimizers.comparison.records import Row, Rows, by_seed, where
 from surrogates import plotting
 
@@ -46,7 +53,7 @@ STEPS = {"theory": "steps by theory", "tuned": "tuned steps"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Fig1:
     """Settings of Figure 1.
 
     ``tuned`` multiplies L for ZO-L-Katyusha and the step for the others, in the order of ``METHODS``; a run with tuned
@@ -78,12 +85,12 @@ class Settings:
 
 
 @lru_cache(maxsize=4)
-def problem_of(settings: Settings) -> composite.Composite:
+def problem_of(settings: Fig1) -> composite.Composite:
     """Returns the problem that all trials share."""
     return composite.logistic(settings.dim, settings.num_rows, settings.mu, settings.side, settings.problem_seed)
 
 
-def make(settings: Settings, method: str, factor: float, seed: int, steps: str = "theory") -> Optimizer:
+def make(settings: Fig1, method: str, factor: float, seed: int, steps: str = "theory") -> Optimizer:
     """Creates an optimizer at x0 = 0 with theoretical steps times a factor."""
     problem = problem_of(settings)
     x0, options = composite.start_and_options(problem, settings.budget(steps), seed, settings.smoothing_radius)
@@ -97,7 +104,7 @@ def make(settings: Settings, method: str, factor: float, seed: int, steps: str =
     return ProjectedZO(x0, **options)
 
 
-def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[float, tuple[float, float]]:
+def tune(settings: Fig1, method: str, factors: tuple[float, ...]) -> dict[float, tuple[float, float]]:
     """Returns for each factor the mean number of queries until the tolerance is met, and the mean last log10 gap."""
     found, problem = {}, problem_of(settings)
     for factor in factors:
@@ -108,7 +115,7 @@ def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[fl
     return found
 
 
-def run_seed(settings: Settings, seed: int) -> Rows:
+def run_fig1(settings: Fig1, seed: int) -> Rows:
     """Runs one trial of all methods with theoretical and with tuned steps."""
     problem = problem_of(settings)
     rows: Rows = [
@@ -126,7 +133,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
+def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
     """Draws a panel for steps by theory and a panel for tuned steps."""
     floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
 
@@ -148,7 +155,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     return figure
 
 
-def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+def claims_of_fig1(settings: Fig1, rows: Rows) -> list[Verdict]:
     """Judges the order at equal queries, linear convergence, and tuned methods against each other."""
 
     def log_gap(steps: str, method: str, at: int = settings.compared_at) -> np.ndarray:
@@ -199,17 +206,122 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     ]
 
 
-EXPERIMENT = Experiment(
-    id="katyusha-fig1",
-    shows="gap against queries of ZO-L-Katyusha and its baselines, logistic regression in a box",
-    claim="ZO-L-Katyusha converges linearly on a composite problem, faster than ZO-SVRG and projected ZO.",
-    scales={
-        "paper": Settings(),
-        "quick": Settings(dim=8, num_rows=12, max_queries=600, tuned_queries=400, compared_at=400, every=25, keep=2),
-    },
-    run_seed=run_seed,
-    plot=plot,
-    caption=composite.BANDS,
-    claims=claims,
-    seeds={"quick": 3, "reduced": 20, "paper": 50},
+CURVES = {
+    "accelerated_zo": ("unconstrained", "eq. 14, unconstrained"),
+    "accelerated_zo_box": ("box", "eq. 14, box"),
+    "accelerated_zo_printed": ("unconstrained", "eq. 14 with the printed sign, unconstrained"),
+    "nesterov_spokoiny": ("unconstrained", "Nesterov and Spokoiny, unconstrained"),
+    "zo_l_katyusha": ("box", "ZO-L-Katyusha, two-point, box"),
+}
+"""The problem and the label of each curve."""
+KINDS: dict[str, type[Optimizer]] = {"zo_l_katyusha": ZOLKatyusha, "nesterov_spokoiny": NesterovSpokoiny}
+"""Optimizers of the curves that do not use eq. 14."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fig2:
+    """Settings of Figure 2."""
+
+    dim: int = 40
+    kappa: float = 50.0
+    side: float = 0.5
+    smoothing_radius: float = 1e-6
+    problem_seed: int = 0
+    max_queries: int = 16_000
+    every: int = 100
+    converged: float = 1e-6
+    stalled: float = 1e-3
+    little: float = 2.0
+
+
+@lru_cache(maxsize=4)
+def problems_of(settings: Fig2) -> dict[str, composite.Composite]:
+    """Returns the problem without and with the box."""
+    sides = {"unconstrained": None, "box": settings.side}
+    return {
+        name: composite.quadratic(settings.dim, settings.kappa, side, settings.problem_seed)
+        for name, side in sides.items()
+    }
+
+
+def run_fig2(settings: Fig2, seed: int) -> Rows:
+    """Runs one trial of each curve."""
+    rows: Rows = []
+    for method, (constraint, _) in CURVES.items():
+        problem = problems_of(settings)[constraint]
+        x0, options = composite.start_and_options(problem, settings.max_queries, seed, settings.smoothing_radius)
+        if method == "accelerated_zo_printed":
+            options["printed_sign"] = True
+        optimizer = KINDS.get(method, AcceleratedZO)(x0, smoothness=problem.L, **options)
+        found = composite.gaps(problem, optimizer, settings.every)
+        key: Row = {"seed": seed, "method": method, "constraint": constraint}
+        rows += composite.gap_rows(key, found / found[0], settings.every, 1)
+    return rows
+
+
+def plot_fig2(settings: Fig2, rows: Rows) -> Figure:
+    """Draws all curves in one panel."""
+    figure, axes = plotting.panels(1, 1, height=2.6)
+    panel = axes[0, 0]
+    for method, (_, label) in CURVES.items():
+        composite.draw_band(panel, where(rows, quantity="gap", method=method), method, label, every=20)
+    panel.set(xlabel="queries", ylabel="gap / first gap")
+    panel.locator_params(axis="x", nbins=5)
+    plotting.shared_legend(figure, panel)
+    active = 100 * problems_of(settings)["box"].active_share()
+    facts = f"κ = {settings.kappa:g}, box ±{settings.side:g}, {active:.0f}% active"
+    plotting.head(figure, f"quadratic, d = {settings.dim}, {facts}")
+    return figure
+
+
+def claims_of_fig2(settings: Fig2, rows: Rows) -> list[Verdict]:
+    """Judges convergence without the box, the stall with it, and ZO-L-Katyusha in the box."""
+
+    def log_gap(method: str, at: int) -> np.ndarray:
+        return np.log10(by_seed(rows, quantity="gap", method=method, num_queries=at))
+
+    free, box, printed, spokoiny, katyusha = (log_gap(method, settings.max_queries) for method in CURVES)
+    gain = log_gap("accelerated_zo_box", settings.max_queries // 2) - box
+    statistic, low, high = "log10 of the last relative gap", settings.converged, settings.stalled
+    little = f"in the box the second half of the queries gains less than a factor of {settings.little:g}"
+    below, above, less = (float(np.log10(bar)) for bar in (low, high, settings.little))
+    beyond = f"ZO-L-Katyusha converges to {low:g} in the same box"
+    slower = "eq. 14 ends higher with the printed sign than with the opposite one"
+    behind = "without a constraint eq. 14 ends below Nesterov and Spokoiny's method"
+    return [
+        judge(f"eq. 14 converges to {low:g} without a constraint", statistic, {"": free}, below=below),
+        judge(f"eq. 14 stays above {high:g} in the box", statistic, {"": box}, above=above),
+        judge(little, "log10 of the gain", {"": gain}, below=less),
+        judge(beyond, statistic, {"": katyusha}, below=below, control=True),
+        judge(slower, "log10 of the ratio", {"": printed - free}, above=0.0, control=True),
+        judge(behind, "log10 of the ratio", {"": spokoiny - free}, above=0.0, control=True),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="katyusha-fig1",
+        shows="gap against queries of ZO-L-Katyusha and its baselines, logistic regression in a box",
+        claim="ZO-L-Katyusha converges linearly on a composite problem, faster than ZO-SVRG and projected ZO.",
+        scales={
+            "paper": Fig1(),
+            "quick": Fig1(dim=8, num_rows=12, max_queries=600, tuned_queries=400, compared_at=400, every=25, keep=2),
+        },
+        run_seed=run_fig1,
+        plot=plot_fig1,
+        caption=composite.BANDS,
+        claims=claims_of_fig1,
+        seeds={"quick": 3, "reduced": 20, "paper": 50},
+    ),
+    Experiment(
+        id="katyusha-fig2",
+        shows="accelerated two-point descent (eq. 14) without a constraint and in a box",
+        claim="Accelerated two-point descent converges linearly without a constraint; in a box it stalls.",
+        scales={"paper": Fig2(), "quick": Fig2(dim=6, kappa=10.0, max_queries=600, every=50)},
+        run_seed=run_fig2,
+        plot=plot_fig2,
+        caption=composite.BANDS,
+        claims=claims_of_fig2,
+        seeds=50,
+    ),
 )

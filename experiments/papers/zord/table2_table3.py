@@ -1,10 +1,18 @@
-"""ZoRD, Table 3: the reward of controllers after a search, mean ± sd of the trials.
+"""ZoRD, Tables 2 and 3: controllers for environments of reinforcement learning.
 
-In the paper 500 controllers of a Latin hypercube of the box are queried first, once for all methods. ES, RGF, PRGF and
-ZoRD then start at the best of them with 1,000 queries; ZoRD uses the 300 nearest points of the trajectory. There are
-ten trials. Adam's rate is 1.0 for all methods, and θ in [−1, 1]^d is searched as [0, 10]^d. A query is the mean return
-of 32 episodes, whose starts are the same for all queries of a trial. The paper omits GLD and TuRBO, which are controls
-here.
+A controller is an MLP with two hidden layers of 10 units and biases, so that the environment's observations and actions
+determine its dimension (Appx. C.5).
+
+*Table 2* lists environments and dimensions. The numbers that it prints are not in our text of the paper. The expected
+size, with biases in all layers, follows from the environments' published spaces; the counted size is measured on
+gymnasium's environments (``experiments.workloads.controllers``). The table also lists the mean reward of controllers
+drawn uniformly from the box, where the search begins.
+
+*Table 3* lists the reward after a search, mean ± sd of the trials. In the paper 500 controllers of a Latin hypercube of
+the box are queried first, once for all methods. ES, RGF, PRGF and ZoRD then start at the best of them with 1,000
+queries; ZoRD uses the 300 nearest points of the trajectory. There are ten trials. Adam's rate is 1.0 for all methods,
+and θ in [−1, 1]^d is searched as [0, 10]^d. A query is the mean return of 32 episodes, whose starts are the same for
+all queries of a trial. The paper omits GLD and TuRBO, which are controls here.
 
 Our choices where the paper gives no details: ZoRD also uses the Latin hypercube (its ``history``). The printed
 smoothing radius 0.01 hardly changes any return, so all methods place the queries of an estimate at a root mean square
@@ -26,12 +34,73 @@ from torch import Tensor
 
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import checkpoints
-from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
+from experiments.harness.verdicts import Table, Verdict, judge_pairs, never, with_sd
 from experiments.papers.zord.descent import search
-from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
+from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller, environment, layers
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
-from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, curve
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, curve, seeds_of, where
 from surrogates import plotting
+
+
+@dataclasses.dataclass(frozen=True)
+class Table2:
+    """Settings of the measurement.
+
+    Attributes:
+        environments: names of the environments.
+        controllers: number of controllers per seed.
+        episodes: number of episodes per controller.
+        horizon: largest number of steps of an episode; None: the environment's own.
+    """
+
+    environments: tuple[str, ...] = tuple(ENVIRONMENTS)
+    controllers: int = 20
+    episodes: int = 4
+    horizon: int | None = None
+
+
+def run_table2(settings: Table2, seed: int) -> Rows:
+    """Records the sizes, and the mean reward of the seed's controllers."""
+    rows: Rows = []
+    for name in settings.environments:
+        widths, fun = layers(environment(name)), Controller(name, settings.episodes, seed, settings.horizon)
+        generator = torch.Generator().manual_seed(seed)
+        thetas = 2 * torch.rand(settings.controllers, fun.dimension, generator=generator, dtype=torch.float64) - 1
+        measured = {
+            "observation": widths[0],
+            "action": widths[-1],
+            "parameters": fun.dimension,
+            "expected": ENVIRONMENTS[name][1],
+            "random_reward": -float(np.mean([fun(theta) for theta in thetas])),
+        }
+        rows += [{"seed": seed, "environment": name, "quantity": k, "value": v} for k, v in measured.items()]
+    return rows
+
+
+def claims_of_table2(settings: Table2, rows: Rows) -> list[Verdict]:
+    """Judges whether the sizes are as expected."""
+    seeds = seeds_of(rows)
+    wrong = np.zeros(len(seeds))
+    for name in settings.environments:
+        found, expected = (by_seed(rows, environment=name, quantity=q) for q in ("parameters", "expected"))
+        wrong += found != expected
+    trials = np.full(len(seeds), len(settings.environments))
+    claim = "controllers have the expected dimensions"
+    return [never(claim, "share of environments that differ", wrong, trials)]
+
+
+def table2(settings: Table2, rows: Rows) -> Table:
+    """Lists the sizes, and the reward of random controllers."""
+    columns = ("environment", "gymnasium", "observation", "action", "parameters", "expected", "random reward")
+    cells = []
+    for name in settings.environments:
+        own = where(rows, environment=name)
+        counts = [f"{by_seed(own, quantity=q)[0]:.0f}" for q in ("observation", "action", "parameters", "expected")]
+        reward = with_interval(by_seed(own, quantity="random_reward"))
+        cells.append((TITLES[name], ENVIRONMENTS[name][0], *counts, reward))
+    return Table(columns, tuple(cells), "Sizes, and the mean reward of random controllers with its 95% interval.")
+
 
 PAPERS_BASELINES = ("es", "rgf", "prgf")
 BASELINES = (*PAPERS_BASELINES, "gld", "turbo1")
@@ -52,7 +121,7 @@ RADIUS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Table3:
     """Settings of the search.
 
     Attributes:
@@ -78,13 +147,13 @@ class Settings:
     turbo_candidates: int | None = None
 
 
-def start_of(settings: Settings, fun: Controller, seed: int) -> tuple[Tensor, Tensor]:
+def start_of(settings: Table3, fun: Controller, seed: int) -> tuple[Tensor, Tensor]:
     """Returns the controllers of the Latin hypercube, ``n x d``, and f there."""
     X = fun.bound * (2.0 * latin_hypercube(settings.design, fun.dimension, seed) - 1.0)
     return X, torch.tensor([fun(x) for x in X], dtype=torch.float64)
 
 
-def searcher(settings: Settings, method: str, fun: Controller, X: Tensor, y: Tensor, seed: int) -> Optimizer:
+def searcher(settings: Table3, method: str, fun: Controller, X: Tensor, y: Tensor, seed: int) -> Optimizer:
     """Creates a method at the best controller of the Latin hypercube."""
     options: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
     if method == "turbo1":
@@ -94,7 +163,7 @@ def searcher(settings: Settings, method: str, fun: Controller, X: Tensor, y: Ten
     return search(method, X[int(y.argmin())], rate=settings.rate, radius=RADIUS, **options)
 
 
-def run_seed(settings: Settings, seed: int) -> Rows:
+def run_table3(settings: Table3, seed: int) -> Rows:
     """Records the best reward so far of every method in every environment."""
     rows: Rows = []
     for name in settings.environments:
@@ -111,12 +180,12 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def last(settings: Settings, rows: Rows, environment: str, method: str) -> np.ndarray:
+def last(settings: Table3, rows: Rows, environment: str, method: str) -> np.ndarray:
     """Returns the final best reward, one number per seed."""
     return by_seed(rows, environment=environment, method=method, queries=settings.max_queries)
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
+def plot(settings: Table3, rows: Rows) -> Figure:
     """Draws the best reward against queries, a panel for each environment."""
 
     def draw(axes: Axes, name: str) -> None:
@@ -130,7 +199,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     return plotting.grid(cells, draw, xlabel="queries", ylabel="best reward", height=1.8)
 
 
-def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+def claims_of_table3(settings: Table3, rows: Rows) -> list[Verdict]:
     """Judges the final reward of ZoRD and of the default against the others, in units of the environment's spread."""
     ran = ("latin_hypercube", *settings.methods)
     rewards = {(name, m): last(settings, rows, name, m) for name in settings.environments for m in ran}
@@ -151,7 +220,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     )
 
 
-def table(settings: Settings, rows: Rows) -> Table:
+def table3(settings: Table3, rows: Rows) -> Table:
     """Lists mean ± sd of the final reward, and the paper's values."""
     methods, titles = ("latin_hypercube", *settings.methods), [TITLES[name] for name in settings.environments]
     columns = ("method", *(text for title in titles for text in (title, f"paper, {title}")))
@@ -168,27 +237,46 @@ def table(settings: Settings, rows: Rows) -> Table:
     return Table(columns, tuple(cells), caption)
 
 
-EXPERIMENT = Experiment(
-    id="zord-table3",
-    shows=lambda settings: (
-        f"reward of controllers after {settings.max_queries:,} queries in "
-        + ", ".join(TITLES[name] for name in settings.environments)
+EXPERIMENTS = (
+    Experiment(
+        id="zord-table2",
+        shows="environments of reinforcement learning and the dimensions of their controllers",
+        claim="A controller's number of parameters is determined by the dimensions of the observation and of the "
+        "action.",
+        scales={
+            "paper": Table2(),
+            "reduced": Table2(controllers=3, episodes=1, horizon=200),
+            "quick": Table2(controllers=1, episodes=1, horizon=5),
+        },
+        run_seed=run_table2,
+        plot=None,
+        claims=claims_of_table2,
+        table=table2,
+        seeds=3,
+        extra="rl",
     ),
-    claim="ZoRD's controllers earn more reward than those of ES, RGF and PRGF in every environment.",
-    scales={
-        "paper": Settings(),
-        "reduced": Settings(episodes=1, design=50, max_queries=100, every=5, turbo_candidates=500),
-        "quick": Settings(TWO, FEW, episodes=1, design=6, max_queries=8, every=4, horizon=10),
-    },
-    run_seed=run_seed,
-    plot=plot,
-    caption=lambda settings: (
-        f"All methods start at the best of a Latin hypercube of {settings.design:,} controllers, whose queries are not "
-        "counted. Lines are means over seeds; bars on the right show ± one standard error at the end."
+    Experiment(
+        id="zord-table3",
+        shows=lambda settings: (
+            f"reward of controllers after {settings.max_queries:,} queries in "
+            + ", ".join(TITLES[name] for name in settings.environments)
+        ),
+        claim="ZoRD's controllers earn more reward than those of ES, RGF and PRGF in every environment.",
+        scales={
+            "paper": Table3(),
+            "reduced": Table3(episodes=1, design=50, max_queries=100, every=5, turbo_candidates=500),
+            "quick": Table3(TWO, FEW, episodes=1, design=6, max_queries=8, every=4, horizon=10),
+        },
+        run_seed=run_table3,
+        plot=plot,
+        caption=lambda settings: (
+            f"All methods start at the best of a Latin hypercube of {settings.design:,} controllers, whose queries are "
+            "not counted. Lines are means over seeds; bars on the right show ± one standard error at the end."
+        ),
+        claims=claims_of_table3,
+        table=table3,
+        seeds={"quick": 3, "reduced": 10, "paper": 10},
+        extra="rl",
+        cost={"paper": "days: one algorithm takes 2 to 70 core-hours an environment"},
     ),
-    claims=claims,
-    table=table,
-    seeds={"quick": 3, "reduced": 10, "paper": 10},
-    extra="rl",
-    cost={"paper": "days: one algorithm takes 2 to 70 core-hours an environment"},
 )
