@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from optimizers.comparison.records import Rows, Value, curve
 from surrogates import plotting
 
-Line, Column = TypeVar("Line"), TypeVar("Column")
+Line = TypeVar("Line")
+Column = TypeVar("Column")
 
 
 def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **conditions: Value) -> None:

@@ -169,8 +169,9 @@ class Experiment:
 
     def judged(self, settings: Any, rows: Rows, differs: str = "") -> list[Verdict]:
         """Returns the verdicts of ``claims``, each with its seeds and the stand-in or difference that it rests on."""
-        basis, seeds = {"stand_in": self.stands_in(settings), "differs": differs}, seeds_of(rows)
-        return [dataclasses.replace(v, seeds=v.seeds or seeds, **basis) for v in self.claims(settings, rows)]
+        name, seeds = self.stands_in(settings), seeds_of(rows)
+        found = self.claims(settings, rows)
+        return [dataclasses.replace(v, seeds=v.seeds or seeds, stand_in=name, differs=differs) for v in found]
 
     def stands_in(self, settings: Any) -> str:
         """Returns the stand-in that a run with these settings uses; an empty string if it uses none."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from experiments.harness.records import checkpoints, log10_gap
 from experiments.workloads.cache import cached
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import Optimizer, TuRBO, registry, run
-from optimizers.comparison.records import Rows, best_so_far, where
+from optimizers.comparison.records import Row, Rows, best_so_far, where
 from optimizers.evaluation import Evaluator
 from optimizers.first_order import adam
 from optimizers.registry import method_class, named_class
@@ -229,18 +229,17 @@ METHODS: dict[str, Callable[..., list[float]]] = {
 
 
 def relative_to_first(rows: Rows) -> Rows:
-    """Subtracts from each record of ``log_gaps`` the log₁₀ of the gap at x₀, which differs between seeds."""
+    """Subtracts from each record of ``gap_rows`` the log₁₀ of the gap at x₀, which differs between seeds."""
     names = ("problem", "dim", "seed")
     first = {tuple(row.get(name) for name in names): float(row["value"]) for row in where(rows, queries=0)}
     return [row | {"value": float(row["value"]) - first[tuple(row.get(name) for name in names)]} for row in rows]
 
 
-def log_gaps(
-    problem: Problem, start: Start, values: list[float], queries: int, every: int
-) -> Iterator[tuple[int, float]]:
-    """Yields the number of queries and log₁₀ of the smallest f − f* so far, f(x₀) included.
+def gap_rows(key: Row, problem: Problem, start: Start, values: list[float], queries: int, every: int) -> Rows:
+    """Records log₁₀ of the smallest f − f* so far, f(x₀) included, under a key.
 
     Args:
+        key: columns of every record.
         problem: the problem.
         start: the start.
         values: the values of f in query order; NaN for failed queries.
@@ -248,5 +247,5 @@ def log_gaps(
         every: queries between records.
     """
     best = best_so_far(values, queries, start.value)
-    for n in checkpoints(queries, every):
-        yield n, log10_gap(best[n], problem.minimum)
+    gaps = {n: log10_gap(best[n], problem.minimum) for n in checkpoints(queries, every)}
+    return [key | {"queries": n, "value": gap} for n, gap in gaps.items()]

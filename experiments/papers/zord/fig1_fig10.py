@@ -73,7 +73,7 @@ def posteriors(settings: Settings, x: Tensor, y: Tensor, grid: Tensor) -> dict[s
         covar_module=rbf_kernel(settings.lengthscale),
         outcome_transform=None,
     ).eval()
-    lines = {}
+    lines: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, evaluate in zip(CURVES, (model.posterior, model.gradient_posterior), strict=True):
             found = evaluate(grid.unsqueeze(-1))
@@ -99,7 +99,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         observed, f = (values[0] + torch.nn.functional.pad(noise, (0, len(grid)))).split([len(queries), len(grid)])
         truth = {"function": f, "derivative": slopes[0, len(queries) :, 0]}
         for (name, (a, b)), x, y in zip(places.items(), queries.split(most), observed.split(most), strict=True):
-            inside, before = (grid >= a) & (grid <= b), torch.inf
+            inside, before = (grid >= a) & (grid <= b), torch.full_like(grid, torch.inf)
             for n in settings.num_queries:
                 found = posteriors(settings, x[:n], y[:n], grid)
                 error, sd = (found[f"{name} mean"] - truth[name])[inside], found[f"{name} sd"]

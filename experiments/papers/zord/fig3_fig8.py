@@ -80,9 +80,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         problem, start = descent.problem_and_start(name, half_width, dim, *how)
         for method in settings.methods:
             values = descent.METHODS[method](problem, start, queries, seed)
-            facts: Row = {"seed": seed, "problem": name, "dim": dim, "method": method}
-            for n, gap in descent.log_gaps(problem, start, values, queries, settings.every):
-                rows.append({**facts, "queries": n, "value": gap})
+            key: Row = {"seed": seed, "problem": name, "dim": dim, "method": method}
+            rows += descent.gap_rows(key, problem, start, values, queries, settings.every)
     return rows
 
 

@@ -71,9 +71,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
             for threshold in thresholds:
                 options = {"uncertainty": uncertainty, "threshold": threshold, "lengthscale": lengthscale}
                 values = descent.METHODS["zord"](problem, start, settings.queries, seed, **options)
-                facts: Row = {"seed": seed, "problem": name, "uncertainty": uncertainty, "threshold": threshold}
-                for n, gap in descent.log_gaps(problem, start, values, settings.queries, settings.every):
-                    rows.append({**facts, "queries": n, "value": gap})
+                key: Row = {"seed": seed, "problem": name, "uncertainty": uncertainty, "threshold": threshold}
+                rows += descent.gap_rows(key, problem, start, values, settings.queries, settings.every)
     return rows
 
 
