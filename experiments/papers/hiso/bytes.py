@@ -79,7 +79,7 @@ class Bowl:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Records the bytes of a client's rounds by the ledger, for every method at every dimension."""
+    """Records the ledger of every method at every dimension, and the model's loss as a check that it trains."""
     rows: Rows = []
     bowls = [Bowl(float(i)) for i in range(settings.clients)]
     for d, method in itertools.product(settings.dims, METHODS):
@@ -94,6 +94,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         for r in range(2, settings.rounds + 1):
             both = [federation.ledger.total(f"payload_{way}", round=r, client=0) for way in ("up", "down")]
             rows.append(key | {"quantity": "bytes", "round": r, "value": sum(both)})
+        loss = float(sum(bowl(federation.server.x) for bowl in bowls)) / d
+        rows.append(key | {"quantity": "loss", "round": settings.rounds, "value": loss})
     return rows
 
 
