@@ -12,7 +12,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from experiments import __version__, registry
 from experiments.harness.experiment import PAPERS, SCALES, counted, paper_of
-from experiments.harness.verdicts import STATUSES, Status, Verdict
+from experiments.harness.verdicts import OWN_WORDS, STATUSES
 from experiments.program import SCRIPT, program
 from experiments.workloads.data import NAMES as DATA_SETS
 from experiments.workloads.data import folder_of
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from experiments.running.runner import Run
 
 SHELLS = ("bash", "zsh", "tcsh")
-_CONTROLS: dict[Status, str] = {
-    "reproduced": "hold",
-    "partly": "hold partly",
-    "undecided": "undecided",
-    "not reproduced": "do not hold",
-}
 
 
 class _Command(argparse.ArgumentParser):
@@ -261,14 +255,17 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     terminal.print()
     terminal.print(finished(outcomes, arguments.out))
     verdicts = [verdict for outcome in outcomes for verdict in outcome.verdicts]
-    claims = _tally(verdicts, False, {status: status for status in STATUSES})
-    controls = _tally(verdicts, True, _CONTROLS)
+    papers = Counter(verdict.status for verdict in verdicts if not verdict.control)
+    own = Counter(verdict.status for verdict in verdicts if verdict.control)
     failed = [outcome.experiment.id for outcome in outcomes if outcome.failure]
     ended = len(outcomes) - len(failed)
     print(f"\n{counted(ended, 'experiment')} in {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    print(f"claims of the papers: {claims}; our controls: {controls}")
+    print("claims of the papers:", ", ".join(f"{papers[status]} {status}" for status in STATUSES))
+    print(
+        "our own claims:", ", ".join(f"{own[status]} {words[own[status] != 1]}" for status, words in OWN_WORDS.items())
+    )
     print(f"figures are in {arguments.out}/ID.png, next to .pdf, .csv, .settings.json and .verdicts.json;")
     print(f"build pages of all results with: {program()} report --from {shlex.quote(str(arguments.out))}")
     return 1 if failed or left_out else 0
@@ -284,8 +281,3 @@ def _print_outcome(outcome: Run) -> None:
         if outcome.failure:
             print(f"  failed after {outcome.finished} finished seeds, which are kept:", file=sys.stderr)
             print(textwrap.indent(outcome.failure, "    "), file=sys.stderr)
-
-
-def _tally(verdicts: Iterable[Verdict], control: bool, words: Mapping[Status, str]) -> str:
-    counts = Counter(verdict.status for verdict in verdicts if verdict.control == control)
-    return ", ".join(f"{counts[status]} {word}" for status, word in words.items())

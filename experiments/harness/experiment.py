@@ -19,8 +19,8 @@ Every experiment satisfies these conditions, which ``tests/experiments/test_figu
   figure has a legend (``plotting.grid``, ``plotting.shared_legend``), is 3.4 or 7 inches wide (``plotting.panels``),
   has no text below 7 points and at most seven methods per panel; ``plot_more`` draws the rest. ``caption`` explains
   bands and bars.
-* ``claims`` returns verdicts with finite numbers over all seeds. At least one is not a control if the source makes a
-  measurable claim. A claim that fails is reported as it is.
+* ``claims`` returns verdicts with finite numbers over all seeds. At least one claim is the paper's if the source
+  makes a measurable claim. A claim that fails is reported as it is.
 * Every number in ``shows``, in a verdict or in a table's caption is one of the settings. Numbers that differ between
   scales are computed from the settings (``tests/experiments/test_words.py``). The module docstring describes the
   paper's scale.
@@ -168,10 +168,11 @@ class Experiment:
         return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
     def judged(self, settings: Any, rows: Rows, differs: str = "") -> list[Verdict]:
-        """Returns the verdicts of ``claims``, each with its seeds and the stand-in or difference that it rests on."""
-        name, seeds = self.stands_in(settings), seeds_of(rows)
+        """Returns the verdicts of ``claims``, each with its seeds, what it rests on, and whether the claim is our own."""
+        about: dict[str, Any] = {"stand_in": self.stands_in(settings), "differs": differs}
+        seeds, own = seeds_of(rows), self.paper == "ours"
         found = self.claims(settings, rows)
-        return [dataclasses.replace(v, seeds=v.seeds or seeds, stand_in=name, differs=differs) for v in found]
+        return [dataclasses.replace(v, seeds=v.seeds or seeds, control=v.control or own, **about) for v in found]
 
     def stands_in(self, settings: Any) -> str:
         """Returns the stand-in that a run with these settings uses; an empty string if it uses none."""

@@ -11,6 +11,8 @@ claim follows:
 * ``undecided``: no cell holds, and every cell is undecided or the interval of the mean over cells contains the
   threshold;
 * ``not reproduced``: in all other cases.
+
+Only a claim of a paper is called reproduced; a claim of our own *holds* or *does not hold* (``Verdict.control``).
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ Cell = TypeVar("Cell")
 Status = Literal["reproduced", "partly", "undecided", "not reproduced"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
-CONTROL_WORDS: dict[Status, str] = {
-    "reproduced": "holds",
-    "partly": "holds partly",
-    "undecided": "undecided",
-    "not reproduced": "does not hold",
+OWN_WORDS: dict[Status, tuple[str, str]] = {
+    "reproduced": ("holds", "hold"),
+    "partly": ("holds partly", "hold partly"),
+    "undecided": ("undecided", "undecided"),
+    "not reproduced": ("does not hold", "do not hold"),
 }
-"""The words for each status of a control."""
+"""The words for each status of one claim of our own, and of several."""
 
 ON_STAND_IN = " on the stand-in"
 """Suffix of a status that rests on a stand-in for the paper's data."""
@@ -58,7 +60,7 @@ class Verdict:
         detail: the thresholds, the cell nearest to them, and the cells that fail or are undecided.
         held: number of cells in which the claim holds.
         settings: number of cells.
-        control: whether the claim is our own rather than the paper's; ``reproduced`` then means that it holds.
+        control: whether the claim is our own; ``reproduced`` then means that it holds.
         undecided: number of undecided cells.
         stand_in: what replaced the paper's data; empty if nothing did.
         differs: what differs from the paper's model or size on the paper's own data; empty if nothing does.
@@ -83,9 +85,9 @@ class Verdict:
         """The suffix of the status that says which data and model it rests on; empty for the paper's."""
         return ON_STAND_IN if self.stand_in else DIFFERS if self.differs else ""
 
-    def said(self, words: Mapping[Status, str] | None = None) -> str:
-        """Describes the status in the given words, with its basis and, for ``partly``, the number of cells."""
-        word = ((words or CONTROL_WORDS)[self.status] if words or self.control else self.status) + self.basis
+    def said(self) -> str:
+        """Describes the status, with its basis and, for ``partly``, the number of cells."""
+        word = (OWN_WORDS[self.status][0] if self.control else self.status) + self.basis
         return f"{word}, in {self.held} of {self.settings} settings" if self.status == "partly" else word
 
     def measured(self) -> str:
@@ -95,8 +97,7 @@ class Verdict:
 
     def line(self) -> str:
         """Formats the verdict as one line."""
-        status = f"control, {self.said()}" if self.control else self.said()
-        return f"{status}: {self.claim}; {self.measured()}"
+        return f"{self.said()}: {self.claim}; {self.measured()}"
 
 
 def judge(
@@ -119,7 +120,7 @@ def judge(
         cells: label of each cell and its numbers, one per seed, in the same order of seeds in all cells.
         above: lower threshold.
         below: upper threshold.
-        control: whether the claim is our own rather than the paper's.
+        control: whether the claim is our own.
 
     Raises:
         ValueError: without a threshold or cells, or if cells have numbers of different seeds.
@@ -182,7 +183,7 @@ def judge_pairs(
     """Judges for each pair of methods the difference of their measures in every cell.
 
     Args:
-        pairs: a method, another method, and whether the claim is a control.
+        pairs: a method, another method, and whether the claim is our own.
         claim: format string for the two labels, such as ``{} ends lower than {}``.
         statistic: the quantity that the difference measures.
         measure: maps a cell and a method to one number per seed.

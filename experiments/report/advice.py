@@ -63,12 +63,13 @@ def _default(method: str, option: str, value: Any, why: str, *grounds: Ground) -
 
 
 INTRODUCTION = (
-    "Each case is followed by the verdicts that support it: a claim, whether it holds, and its statistic with a "
-    "95% interval over seeds, or over problems where stated. An undecided verdict, whose interval contains the "
-    "threshold, supports nothing, and a verdict on a stand-in applies to the stand-in alone. Statistics of the "
-    "loss are differences of log10, so that −1 means a tenth; those of black boxes are percentages of the "
-    "possible gain that a run left. *Trust region on the GP* is the default method, and *COBYQA, our radius* is "
-    "COBYQA with the initial radius of that method. If a case names two methods, begin with the first."
+    "Each case is followed by the verdicts that support it: a claim, whether it holds (if it is our own) or was "
+    "reproduced (if it is a paper's), and its statistic with a 95% interval over seeds, or over problems where stated. "
+    "An undecided verdict, whose interval contains the threshold, supports nothing, and a verdict on a stand-in "
+    "applies to the stand-in alone. Statistics of the loss are differences of log10, so that −1 means a tenth; those "
+    "of black boxes are percentages of the possible gain that a run left. *Trust region on the GP* is the default "
+    "method, and *COBYQA, our radius* is COBYQA with the initial radius of that method. If a case names two methods, "
+    "begin with the first."
 )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.harness.verdicts import CONTROL_WORDS
 from experiments.report.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
 from experiments.report.entries import Entry
 from experiments.report.markdown import page, table, text
@@ -46,5 +45,5 @@ def _part(
         if judged := look_up(item.grounds, entries):
             deciding = {entry.id: link(entry, "{}.md") for entry, verdict in judged if verdict.status != "undecided"}
             rows.append([text(item.title), text(short), ", ".join(deciding.values())])
-            blocks += [f"### {text(item.title)}", text(long), verdict_table(judged, CONTROL_WORDS, "{}.md")]
+            blocks += [f"### {text(item.title)}", text(long), verdict_table(judged, "{}.md")]
     return [f"## {heading}", table(columns, rows), *blocks] if rows else []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments import registry
 from experiments.harness.experiment import PAPERS, counted, in_words
-from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, STATUSES
+from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, OWN_WORDS, STATUSES
 from experiments.report import real_data
 from experiments.report.entries import Entry, read_all, tallies
 from experiments.report.guide import TITLE, guide
@@ -85,10 +85,11 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
 
 def _paper(paper: str, own: Sequence[Entry]) -> str:
     blocks = [f"# {paper_title(paper)}", f"[All results]({INDEX})", *_points(paper, own)]
-    judged = [(e, v) for e in own for v in e.verdicts if v.status in ("not reproduced", "undecided") and not v.control]
-    if judged:
+    claims = [(entry, verdict) for entry in own for verdict in entry.verdicts if verdict.control == (paper == "ours")]
+    if judged := [pair for pair in claims if pair[1].status in ("not reproduced", "undecided")]:
         ordered = sorted(judged, key=lambda pair: pair[1].status)
-        blocks += ["**Claims that are undecided or were not reproduced**", verdict_table(ordered, see="")]
+        words = "do not hold" if paper == "ours" else "were not reproduced"
+        blocks += [f"**Claims that are undecided or {words}**", verdict_table(ordered, see="")]
     blocks += ["**Figures and tables**", _figures(own, "")]
     first = dict[str, str]()
     for entry in own:
@@ -106,9 +107,10 @@ def _points(paper: str, own: Sequence[Entry]) -> list[str]:
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    """Formats the outcomes, such as ``2 reproduced, 1 partly on the stand-in``."""
+    """Formats the outcomes of the papers' claims, such as ``2 reproduced, 1 partly on the stand-in``, or of our own."""
     said = [f"{tally[s]} {s}{where}" for where, tally in tallies(entries).items() for s in STATUSES if tally[s]]
-    return ", ".join(said) or "controls only"
+    own = Counter(verdict.status for entry in entries for verdict in entry.verdicts)
+    return ", ".join(said or [f"{own[s]} {words[own[s] != 1]}" for s, words in OWN_WORDS.items() if own[s]])
 
 
 def _figures(entries: Sequence[Entry], place: str) -> str:
@@ -132,7 +134,7 @@ def paper_table(entries: Sequence[Entry]) -> str:
     rows = []
     for paper, own in by_paper(entries).items():
         found: Mapping[str, Counter[str]] = tallies(own)
-        if found and paper != "ours":
+        if found:
             here, *others = (found.get(basis, Counter()) for basis in ("", DIFFERS, ON_STAND_IN))
             elsewhere = [f"{tally['reproduced']} of {tally.total()} reproduced" if tally else "" for tally in others]
             again = f"`gradient-surrogates run --paper {paper} --scale reduced`"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.harness.experiment import counted, in_words
-from experiments.harness.verdicts import Status, Verdict
+from experiments.harness.verdicts import Verdict
 from experiments.report.entries import Entry
 from experiments.report.markdown import folded, picture, table, text
 
@@ -37,18 +37,16 @@ def section(entry: Entry, reading: str) -> list[str]:
     return [*blocks, *_provenance(entry.id, facts, reading)]
 
 
-def verdict_table(judged: Sequence[Judged], words: Mapping[Status, str] | None = None, see: str | None = None) -> str:
-    """Formats a table with a row for each verdict.
+def verdict_table(judged: Sequence[Judged], see: str | None = None) -> str:
+    """Formats a table with a row for each verdict; a paper's claims are in bold.
 
     Args:
         judged: the verdicts.
-        words: the word for each status; by default the status itself, or the word for a control.
         see: page that the last column links to, with ``{}`` for the paper; by default there is no such column.
     """
     rows = []
     for entry, verdict in judged:
-        word = verdict.said(words)
-        status = f"control: {word}" if verdict.control and words is None else f"**{word}**"
+        status = verdict.said() if verdict.control else f"**{verdict.said()}**"
         measured = f"{verdict.measured()}, {counted(len(verdict.seeds), 'seed')}"
         detail = "" if see is not None or not verdict.detail else f"; {verdict.detail}"
         row = [status, text(verdict.claim), text(measured + detail)]

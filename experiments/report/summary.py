@@ -13,11 +13,11 @@ RULE = (
     "wholly on the other side, and is undecided if it contains the threshold. A claim is ``reproduced`` if every "
     "setting holds and ``partly`` if some do. If none holds, it is ``undecided`` if all settings are undecided or "
     "if the interval of the mean over settings contains the threshold: these seeds do not decide it. Otherwise it is "
-    "``not reproduced``. Controls are our own checks and are not counted among the paper's claims. A verdict on a "
-    "stand-in rests on data that replace the paper's, and says nothing about the paper's data; verdicts on the paper's "
-    "data with another model, or on a part of the data, are counted apart, with what differs. Scale ``paper`` repeats "
-    "the paper's run; ``reduced`` runs in one night on two cores. Nothing was tuned to the claims, and failures are "
-    "shown."
+    "``not reproduced``. By the same rule a claim of our own ``holds``, ``holds partly`` or ``does not hold``; it is "
+    "not counted among the paper's claims. A verdict on a stand-in rests on data that replace the paper's, and says "
+    "nothing about the paper's data. Verdicts on the paper's data with another model, or on a part of the data, are "
+    "counted apart, with what differs. Scale ``paper`` repeats the paper's run; ``reduced`` runs in one night on two "
+    "cores. Nothing was tuned to the claims, and failures are shown."
 )
 """The rule of judgement."""
 

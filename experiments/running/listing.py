@@ -110,18 +110,18 @@ def _linked(text: str, path: Path) -> Text:
 
 
 def finished(runs: Sequence[Run], out: Path) -> Table:
-    """Returns the table of a run: the outcomes of each experiment's claims and controls, and its figure's file name."""
+    """Returns the table of a run: the outcomes of each experiment's claims, and its figure's file name."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("experiment", no_wrap=True)
     table.add_column("seeds", justify="right")
     for status in STATUSES:
         table.add_column(status, justify="right")
-    table.add_column("controls hold", justify="right")
+    table.add_column("own claims hold", justify="right")
     table.add_column("figure", no_wrap=True)
     for run in runs:
         claims = Counter(verdict.status for verdict in run.verdicts if not verdict.control)
-        controls = Counter(verdict.status for verdict in run.verdicts if verdict.control)
-        held = f"{controls['reproduced']} of {controls.total()}" if controls else ""
+        own = Counter(verdict.status for verdict in run.verdicts if verdict.control)
+        held = f"{own['reproduced']} of {own.total()}" if own else ""
         picture = out / f"{run.experiment.id}.png"
         table.add_row(
             run.experiment.id,

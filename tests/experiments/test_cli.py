@@ -247,10 +247,16 @@ def test_run_writes_to_out_and_closes_with_a_summary(toy_only, tmp_path, capsys)
     assert main(["run", "toy-fig1", "--seeds", "2", "--jobs", "1", "--out", str(tmp_path / "here")]) == 0
     assert (tmp_path / "here" / "toy-fig1.png").exists()
     text = capsys.readouterr().out
-    assert "reproduced: values are positive" in text and "1 reproduced, 0 partly, 0 undecided, 0 not reproduced" in text
+    assert "holds: values are positive" in text and "1 holds, 0 hold partly, 0 undecided, 0 do not hold" in text
     table = text[text.index("\nexperiment ") :].split()
-    heads = "experiment seeds reproduced partly undecided not reproduced controls hold figure"
-    assert " ".join(table).startswith(heads) and table[len(heads.split()) + 1 :][:3] == ["toy-fig1", "2", "1"]
+    heads = "experiment seeds reproduced partly undecided not reproduced own claims hold figure"
+    assert " ".join(table).startswith(heads) and table[len(heads.split()) + 1 :][:5] == [
+        "toy-fig1",
+        "2",
+        "1",
+        "of",
+        "1",
+    ]
     assert "toy-fig1.png" in table and text.count(str(tmp_path)) == 2  # where all of them are, and how to make a page
 
 

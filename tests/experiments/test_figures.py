@@ -99,7 +99,8 @@ def test_a_table_has_our_values(finished):
 def test_claims_are_judged_on_all_seeds(finished):
     experiment, settings, rows = finished
     verdicts = experiment.judged(settings, rows)
-    assert any(not verdict.control for verdict in verdicts) or experiment.id in CLAIMS_NOTHING
+    paper = [verdict for verdict in verdicts if not verdict.control]
+    assert not paper if experiment.paper == "ours" else paper or experiment.id in CLAIMS_NOTHING
     for verdict in verdicts:
         assert verdict.seeds == SEEDS and verdict.stand_in == experiment.stands_in(settings)
         assert not unexplained(verdict.claim, settings, experiment.id, SEEDS), verdict.claim

@@ -134,11 +134,11 @@ def test_line_says_status_claim_estimate_and_interval():
     assert line == "reproduced: a beats b; difference: 0.25 (0.25 to 0.25)"
     cells = {"n=5": np.full(10, 0.25), "n=9": np.full(10, -0.25)}
     line = judge("a beats b", "difference", cells, above=0.0, control=True).line()
-    assert line.startswith("control, holds partly, in 1 of 2 settings: a beats b")
+    assert line.startswith("holds partly, in 1 of 2 settings: a beats b")
     verdict = dataclasses.replace(judge("a", "s", cells, above=0.0), stand_in="digits for MNIST")
     assert verdict.line().startswith("partly on the stand-in, in 1 of 2 settings: a; ")
     undecided = judge("a", "s", {"": np.zeros(10)}, above=0.0, control=True)
-    assert undecided.line().startswith("control, undecided: a; ")
+    assert undecided.line().startswith("undecided: a; ")
 
 
 def test_pairs_are_judged_on_the_difference_of_their_measures():

@@ -89,4 +89,4 @@ def test_results_are_written_with_the_texts_of_their_settings(tmp_path, monkeypa
     assert entry.facts["shows"] == "5 queries"
     assert entry.facts["differences"] == ["num_queries: (5) instead of (5, 10)"]
     assert outcome.verdicts == list(entry.verdicts) and entry.verdicts[0].stand_in == "toys"
-    assert entry.verdicts[0].line().startswith("reproduced on the stand-in: values are positive")
+    assert entry.verdicts[0].line().startswith("holds on the stand-in: values are positive")
