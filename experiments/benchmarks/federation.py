@@ -6,9 +6,6 @@ above its value before the federation was created: received reports and the stat
 20 clients, and all clients if their reports fit into ``--reports-mb``. The client's time is measured with two real
 clients whose objective costs nothing. Bytes are the payload of a client's round in the ledger. FZooS is skipped if its
 frequencies exceed ``--features-mb``.
-
-With ``--ray`` Flower's simulation runs rounds with the same numbers of clients, which return the vector that they
-receive (``pip install "flwr[simulation]"``).
 """
 
 from __future__ import annotations
@@ -19,8 +16,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +26,6 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks import output
-from experiments.benchmarks.flower_simulation import seconds_of_a_round
 from experiments.benchmarks.output import Target
 from experiments.benchmarks.timing import timed_parts
 from federated import make_federation
@@ -163,13 +159,7 @@ def main(arguments: Sequence[str]) -> int:
         entries=(1_000_000, "entries of the ledger when bookkeeping is timed"),
         reports_mb=(1000, "largest total size of a round's reports in MB"),
         features_mb=(100, "largest size of FZooS's frequencies in MB"),
-        ray=(False, "also time Flower's simulation"),
     )
-    if options.ray and (missing := [name for name in ("flwr", "ray") if find_spec(name) is None]):
-        print(
-            f'--ray needs packages that are not installed ({", ".join(missing)}); run: pip install "flwr[simulation]"'
-        )
-        return 2
     cases = [Case(name, d) for name in ("fedzo", "hiso") for d in options.dimensions]
     cases += [
         Case("fzoos", d, m) for m in options.features for d in options.dimensions if 4e-6 * m * d <= options.features_mb
@@ -185,29 +175,16 @@ def main(arguments: Sequence[str]) -> int:
     share = apart(bookkeeping, options.entries, options.steps)
     largest = max(cases, key=lambda case: (case.features, -case.d))
     profile = apart(profiled, largest, min(MOST_PROFILED, max(options.clients)), options.steps)
-    d = min(options.dimensions)
-    ray = [(n, d, apart(seconds_of_a_round, n, d)) for n in options.clients] if options.ray else []
-    text = summary(rows, clients, share, profile, ray, options)
+    text = summary(rows, clients, share, profile, options)
     numbers = {"rows": [asdict(row) for row in rows], "clients": [asdict(c) | {"s": s} for c, s in clients.items()]}
-    return output.write(options.out, "federation", text, **numbers, bookkeeping=share, profile=profile, ray=ray)
+    return output.write(options.out, "federation", text, **numbers, bookkeeping=share, profile=profile)
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a function in a separate process, which has its own memory and logs no warnings; returns its result."""
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-
-    def report() -> None:
-        logging.disable(logging.WARNING)
-        theirs.send(function(*arguments))
-
-    process = context.Process(target=report, daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    finally:
-        process.join()
+    with ProcessPoolExecutor(1, context, initializer=logging.disable, initargs=(logging.WARNING,)) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
@@ -303,7 +280,6 @@ def summary(
     clients: Mapping[Case, float],
     share: float,
     profile: Mapping[str, float],
-    ray: Sequence[tuple[int, int, float]],
     options: Any,
 ) -> list[str]:
     """Formats the table and the targets as Markdown."""
@@ -317,10 +293,6 @@ def summary(
     lines += [_line(row, clients[row.case]) for row in rows]
     lines += ["", "The parts of the server's round in ms:", "", "| part | ms |", "|---|---|"]
     lines += [f"| {part} | {milliseconds:,.1f} |" for part, milliseconds in profile.items()]
-    if ray:
-        lines += ["", "Flower's simulation (Ray) with clients that return what they receive:", ""]
-        lines += ["| clients | d | seconds per round |", "|---|---|---|"]
-        lines += [f"| {n:,} | {d:,} | {seconds:.2f} |" for n, d, seconds in ray]
     return [*lines, "", *output.target_lines(targets(rows, share, options.entries))]
 
 

@@ -3,20 +3,22 @@
 The update computes x and H from P scalars and the seed, in float32 and in place. It is compared with the whole-vector
 torch expression of the same step, which draws with ``torch.randn`` and has temporaries of size d; with the same
 expression on pieces of 65,536 coordinates; and with the group probe's update, which has one number per group instead of
-H. All run on one thread in turn and are measured in processor time; memory is the increase of the peak during one call.
+H. All run on one thread. Times are medians of processor time; memory is the increase of the peak during one call.
 The replay updates a client that missed 100 rounds by their scalars; it must then equal the server's model bit for bit.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.benchmark import Measurement
 
 from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
-from experiments.benchmarks.timing import Call, Timing, clocked, interleaved, peak_memory
+from experiments.benchmarks.timing import Call, peak_memory, timed
 from federated.methods.scalar.hiso import HiSo
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal, Groups
@@ -36,18 +38,18 @@ def main(arguments: Sequence[str]) -> int:
         arguments,
         dimension=(100_000_000, "d of the timed update"),
         perturbations=(1, "P"),
-        repetitions=(3, "repetitions of each update"),
+        seconds=(3.0, "approximate measured seconds of each update"),
         replay_dimension=(1_000_000, "d of the replay"),
         rounds=(100, "number of replayed rounds"),
     )
-    times, memory = measure(options.dimension, options.repetitions, options.perturbations)
+    times, memory = measure(options.dimension, options.seconds, options.perturbations)
     replay = replayed(options.replay_dimension, options.rounds)
     text = summary(times, memory, replay, options.dimension, options.perturbations)
-    seconds = {name: timing._asdict() for name, timing in times.items()}
+    seconds = {name: timing.median for name, timing in times.items()}
     return output.write(options.out, "hiso", text, seconds=seconds, megabytes=memory, replay=replay)
 
 
-def measure(d: int, repetitions: int, count: int) -> tuple[dict[str, Timing], dict[str, float]]:
+def measure(d: int, seconds: float, count: int) -> tuple[dict[str, Measurement], dict[str, float]]:
     """Returns the time of each way to compute the update, and the megabytes that one call adds."""
     x, hessian = torch.ones(d, dtype=torch.float32), torch.ones(d, dtype=torch.float32)
     directions, terms = Directions(0, d), [(0, p, 0.1) for p in range(count)]
@@ -63,7 +65,8 @@ def measure(d: int, repetitions: int, count: int) -> tuple[dict[str, Timing], di
         "torch, whole vectors": lambda: torch_step(x, hessian, count),
         "torch, pieces of 65,536": pieces,
     }
-    return interleaved(calls, most=repetitions), {name: peak_memory(call) for name, call in calls.items()}
+    times = {name: timed(call, seconds) for name, call in calls.items()}
+    return times, {name: peak_memory(call) for name, call in calls.items()}
 
 
 def torch_step(x: Tensor, hessian: Tensor, count: int) -> None:
@@ -82,11 +85,10 @@ def replayed(d: int, rounds: int) -> dict[str, float]:
     for number, told in enumerate(scalars, 1):
         server.follow(number, told)
 
-    def follow() -> None:
-        for number, told in enumerate(scalars, 1):
-            client.follow(number, told)
-
-    seconds = clocked(follow)
+    start = time.process_time()
+    for number, told in enumerate(scalars, 1):
+        client.follow(number, told)
+    seconds = time.process_time() - start
     differ = sum(
         int((a.view(torch.int32) != b.view(torch.int32)).sum())
         for a, b in zip(server.vectors().values(), client.vectors().values(), strict=True)
@@ -95,17 +97,17 @@ def replayed(d: int, rounds: int) -> dict[str, float]:
 
 
 def summary(
-    times: dict[str, Timing], memory: dict[str, float], replay: dict[str, float], d: int, perturbations: int
+    times: dict[str, Measurement], memory: dict[str, float], replay: dict[str, float], d: int, perturbations: int
 ) -> list[str]:
     """Formats the table and the targets."""
     reference, ours = times["torch, whole vectors"].median, "ours, x and H"
     lines = [
         f"HiSo, d = {d:,}, P = {perturbations}, float32: one update, one thread",
-        f"  {'':26} {'median [fastest-slowest]':32} {'million/s':>9} {'x torch':>8} {'MB':>8}",
+        f"  {'':26} {'seconds':>9} {'million/s':>9} {'x torch':>8} {'MB':>8}",
     ]
     for name, timing in times.items():
         speed, ratio = d / timing.median / 1e6, reference / timing.median
-        lines.append(f"  {name:26} {timing!s:32} {speed:9.0f} {ratio:8.2f} {memory[name]:8.1f}")
+        lines.append(f"  {name:26} {timing.median:9.3g} {speed:9.0f} {ratio:8.2f} {memory[name]:8.1f}")
     differ = replay["coordinates_that_differ"]
     lines.append(
         f"replay of {replay['rounds']} missed rounds at d = {replay['dimension']:,}: {replay['seconds']:.3g} s, "

@@ -1,4 +1,4 @@
-"""Interleaved timing in blocks of calls, and the peak memory of one call."""
+"""Times of calls and of their parts, and the peak memory of a call."""
 
 from __future__ import annotations
 
@@ -9,132 +9,27 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
+from torch.utils.benchmark import Measurement, Timer
 
 Call = Callable[[], object]
-Clock = Callable[[], float]
-Name = TypeVar("Name")
-
-BLOCK = 0.05
-"""Seconds for which a call is repeated, at least, before the next call's turn.
-
-A single call between larger ones would find cold caches, unlike calls in a loop.
-"""
-_WARM_UPS = 5
-
-DEFAULT_THREADS = torch.get_num_threads()
-"""Torch's number of threads before a benchmark changes it."""
 
 
-class Timing(NamedTuple):
-    """Seconds per call: the median, the fastest and the slowest block of calls, and the number of blocks."""
-
-    median: float
-    fastest: float
-    slowest: float
-    repetitions: int
-
-    @staticmethod
-    def of(seconds: Sequence[float] | np.ndarray) -> Timing:
-        """Returns the timing of some blocks, given the seconds per call in each."""
-        return Timing(float(np.median(seconds)), float(min(seconds)), float(max(seconds)), len(seconds))
-
-    def times(self, factor: float) -> Timing:
-        """Returns the time of ``factor`` calls."""
-        return Timing(self.median * factor, self.fastest * factor, self.slowest * factor, self.repetitions)
-
-    def __str__(self) -> str:
-        return f"{duration(self.median)} [{duration(self.fastest)}-{duration(self.slowest)}]"
-
-
-def duration(seconds: float) -> str:
-    """Formats seconds, such as ``3.2 ms``."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
-
-
-def interleaved(
-    calls: Mapping[Name, Call],
-    seconds: float = math.inf,
-    most: int = 200,
-    block: float = BLOCK,
-    clock: Clock = time.process_time,
-) -> dict[Name, Timing]:
-    """Times calls in turn, block by block (A B C A B C ...), so that disturbances affect all of them.
-
-    Every call is warmed up: it runs unmeasured, at least twice, until a run is no longer twice as fast as the previous
-    one, so that no compilation is counted. In its turn a call is repeated for at least ``block`` seconds. Its turns end
-    when its share of ``seconds`` is spent. If a single warm call takes over ten times ``seconds``, that call is the
-    measurement.
+def timed(call: Call, seconds: float, threads: int = 1, **names: str) -> Measurement:
+    """Times a call with ``torch.utils.benchmark``, which does not count the first runs.
 
     Args:
-        calls: the calls by name.
-        seconds: approximate measured time for each call; at least one block.
-        most: largest number of blocks.
-        block: smallest number of seconds of a block.
-        clock: returns seconds: processor time (which excludes other work on the machine and adds up over threads) or
-            wall time.
+        call: the call.
+        seconds: approximate measured time; at least one run.
+        threads: torch's number of threads. With one the time is processor time, which excludes other work on the
+            machine; with several it is wall-clock time.
+        **names: ``label``, ``sub_label`` and ``description`` of the measurement.
     """
-    once = {name: _warmed(call, clock) for name, call in calls.items()}
-    found: dict[Name, list[float]] = {name: [first] if first > 10 * seconds else [] for name, first in once.items()}
-    spent = {name: sum(times) for name, times in found.items()}
-    for _ in range(most):
-        for name, call in calls.items():
-            if not found[name] or spent[name] + max(block, once[name]) < seconds:
-                took, count = _block(call, block, once[name], clock)
-                found[name].append(took / count)
-                spent[name] += took
-        if all(spent[name] + max(block, first) >= seconds for name, first in once.items()):
-            break
-    return {name: Timing.of(times) for name, times in found.items()}
-
-
-def _warmed(call: Call, clock: Clock) -> float:
-    before = clocked(call, clock)
-    for _ in range(_WARM_UPS):
-        now = clocked(call, clock)
-        if now > before / 2:
-            break
-        before = now
-    return now
-
-
-def _block(call: Call, block: float, once: float, clock: Clock) -> tuple[float, int]:
-    # The clock is read after several calls, so that reading it costs nothing against them.
-    several = max(1, math.ceil(block / once / 8)) if once > 0 else 1
-    start, count, took = clock(), 0, 0.0
-    while count == 0 or took < block:
-        for _ in range(several):
-            call()
-        count += several
-        took = clock() - start
-    return took, count
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Sets the threads of torch and of NumPy's and SciPy's BLAS, and restores them at the end."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        with threadpool_limits(number, "blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def clocked(call: Call, clock: Clock = time.process_time) -> float:
-    """Returns the seconds of one call, by default processor seconds."""
-    start = clock()
-    call()
-    return clock() - start
+    clock = time.process_time if threads == 1 else time.perf_counter
+    timer = Timer("call()", globals={"call": call}, timer=clock, num_threads=threads, **names)
+    return timer.blocked_autorange(min_run_time=seconds)
 
 
 @contextmanager
@@ -145,7 +40,7 @@ def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[d
     """
     spent = dict.fromkeys(parts, 0.0)
 
-    def timed(part: str, call: Callable[..., object]) -> Callable[..., object]:
+    def adding(part: str, call: Callable[..., object]) -> Callable[..., object]:
         def timing(*arguments: object, **named: object) -> object:
             start = time.process_time()
             try:
@@ -160,7 +55,7 @@ def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[d
             for owner, name in members:
                 found: Any = getattr(owner, name)
                 is_property = isinstance(found, property)
-                replaced = property(timed(part, found.__get__)) if is_property else timed(part, found)
+                replaced = property(adding(part, found.__get__)) if is_property else adding(part, found)
                 patches.enter_context(patch.object(owner, name, replaced))
         yield spent
 

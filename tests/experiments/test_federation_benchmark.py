@@ -53,7 +53,7 @@ def test_the_ledgers_share_and_the_parts_of_a_round_are_measured():
     assert sum(v for k, v in parts.items() if k != "a round") == pytest.approx(parts["a round"])
     assert all(milliseconds >= 0.0 for milliseconds in parts.values())
     given = SimpleNamespace(steps=1, entries=1000)
-    text = federation.summary([Row(CASES[0], 10, 10, 1.0, 2.0, 160.0, 160.0)], {CASES[0]: 0.1}, share, parts, [], given)
+    text = federation.summary([Row(CASES[0], 10, 10, 1.0, 2.0, 160.0, 160.0)], {CASES[0]: 0.1}, share, parts, given)
     assert "| fedzo | 20 | 10 | 10 | 1.0 | 100 | 2 | 160 | 160 | 0.1 |" in text
 
 
@@ -69,9 +69,3 @@ def test_a_profile_is_made_however_many_clients_there_are(monkeypatch, tmp_path)
     sizes = ["--clients", "2000", "--dimensions", "20", "--features", "64"]
     assert federation.main([*sizes, "--out", str(tmp_path)]) == 0
     assert asked["profiled"] == (Case("fzoos", 20, 64), 1000, 5)
-
-
-def test_flowers_simulation_is_refused_with_a_line_where_it_is_not_installed(monkeypatch, capsys):
-    monkeypatch.setattr(federation, "find_spec", lambda name: None)
-    assert federation.main(["--ray"]) == 2
-    assert 'pip install "flwr[simulation]"' in capsys.readouterr().out

@@ -636,7 +636,8 @@ def test_the_figure_is_readable_at_seven_inches():
     shown = figure(made(methods, dims=(2, 5, 10, 20)))
     assert shown.get_figwidth() == pytest.approx(7.0) and len(shown.axes) == 4
     assert all(0 < len(axes.get_lines()) <= 7 for axes in shown.axes)
-    chosen_methods = drawn(Board.of(made(methods)))
+    board = Board.of(made(methods))
+    chosen_methods = drawn(board, [board])
     assert {"trust_region", "cobyqa", "cobyqa_wide"} <= set(chosen_methods)
     texts = [t for axes in shown.axes for t in (axes.title, axes.xaxis.label, *axes.get_xticklabels())]
     assert min(text.get_fontsize() for text in (*texts, *shown.legends[0].get_texts())) >= 7.0
@@ -651,8 +652,21 @@ def test_the_figure_of_large_scale_functions_has_what_each_method_leaves():
     ]
     (panel,) = figure(records).axes
     ends = {line.get_label(): line.get_ydata()[-1] for line in panel.get_lines()}
-    assert ends == {"CMA-ES": pytest.approx(100.0 / 3.0), "trust region on the GP": pytest.approx(0.1)}
+    assert ends == {"CMA-ES": pytest.approx(100.0 / 3.0), "trust region on the GP": pytest.approx(0.0)}
     assert panel.get_ylabel() == "% left" and panel.get_title() == "d = 80, 1 problem"
+
+
+def test_a_rival_that_ran_on_some_black_boxes_is_drawn_on_these():
+    ran = [("trust_region", "rocket"), ("turbo", "rocket"), ("trust_region", "metric_f1")]
+    records = [
+        record(method, 1.0, box, 12, seed, "real", least=((1, 10.0), (20, 1.0)), reached=())
+        for method, box in ran
+        for seed in (11, 12)
+    ]
+    shown = figure(records)
+    rocket, metric = shown.axes
+    assert [len(rocket.get_lines()), len(metric.get_lines())] == [2, 1] and rocket.get_title() == "rocket"
+    assert [text.get_text() for text in shown.legends[0].get_texts()] == ["trust region on the GP", "TuRBO-1"]
 
 
 # COCO.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,81 +20,103 @@ from surrogates import plotting
 LEFT = ("real", "bbob-largescale")
 """Suites drawn by the percentage left: with two queries per variable hardly any of COCO's targets is reached."""
 
-FLOOR = "random"
-LEAST = 0.1
-"""The smallest percentage that is drawn."""
+ALWAYS = {True: (OURS, "cobyqa_wide", "turbo", "random"), False: (OURS, *COBYQAS, "random")}
+"""The methods that are drawn if they ran on all problems of any panel, by whether the percentage left is drawn."""
+
+CAPTION = "A method is drawn where it ran on all problems of a panel. "
+CAPTIONS = {
+    True: CAPTION + "Lines are means over the panel's problems of the percentage of the possible gain that is left; "
+    "bands show ± one standard error.",
+    False: CAPTION + "Lines show the share of all pairs of a problem and one of COCO's targets that are reached.",
+}
+"""The captions, by whether the percentage left is drawn."""
 
 
-def drawn(board: Board) -> list[str]:
-    """Returns the methods to draw, by mean rank: at most seven of those that ran on all problems.
-
-    They include our method, both COBYQAs and random search, and otherwise the best ones.
-    """
-    known = board.mean_ranks()
-    ranks = {m: known.get(m, float(k)) for k, m in enumerate(board.everywhere or board.methods)}
-    wanted = [m for m in (OURS, *COBYQAS, FLOOR) if m in ranks]
-    rest = [m for m in sorted(ranks, key=lambda m: ranks[m]) if m not in wanted]
-    chosen = {*wanted, *rest[: plotting.MOST - len(wanted)]}
-    return sorted(chosen, key=lambda m: ranks[m])
+def drawn(board: Board, panels: Sequence[Board]) -> list[str]:
+    """Returns at most seven methods: those of ``ALWAYS``, then those that rank best on all problems."""
+    ranks, here = board.mean_ranks(), {method for panel in panels for method in panel.everywhere}
+    methods = [method for method in ALWAYS[board.problems[0].suite in LEFT] if method in here]
+    methods += sorted((m for m in ranks if m in here and m not in methods), key=lambda m: ranks[m])
+    return methods[: plotting.MOST]
 
 
 def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns a method's empirical runtime distribution: query counts over d, and the share of targets reached by then.
 
     Each pair of a run and one of COCO's 51 targets has a runtime: the query count at which the run reached the target,
-    or infinity. The distribution is pooled over the runs.
+    or infinity. The distribution is pooled over the runs and ends at the budget.
     """
     own = [record for record in records if record.run.method == method]
     found = sorted(n / record.run.problem.dimension for record in own for n in record.reached if n is not None)
-    total = len(own) * len(TARGETS)
-    return np.array(found), np.arange(1, len(found) + 1) / max(total, 1)
+    shares = np.arange(1, len(found) + 1) / max(len(own) * len(TARGETS), 1)
+    last = [record.run.problem.queries / record.run.problem.dimension for record in own[:1]]
+    return np.array([*found, *last]), np.array([*shares, *([shares[-1] if len(shares) else 0.0] if last else [])])
 
 
-def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean over runs of the percentage of the gain that a method left, at shares of the budget.
+def left(records: Sequence[Record], methods: Sequence[str]) -> dict[str, plotting.Curve]:
+    """Returns each method's percentage of the gain left at shares of the budget, as mean and standard error over runs.
 
     The least value and the value at the start are taken over all methods on the same instance, as on the board.
     """
     grid = np.geomspace(0.01, 1.0, 60)
-    curves = []
-    for problem in sorted({record.run.problem for record in records}):
-        there = [record for record in records if record.run.problem == problem and record.least]
-        least, start = least_and_start(there) if there else (0.0, 0.0)
+    curves: dict[str, list[np.ndarray]] = {method: [] for method in methods}
+    for problem, runs in itertools.groupby(sorted(records, key=lambda r: r.run.problem), lambda r: r.run.problem):
+        there = list(runs)
+        if not any(record.least for record in there):
+            continue
+        least, start = least_and_start(there)
         for record in there:
-            if record.run.method == method and start > least:
-                counts, values = zip(*record.least, strict=True)
+            if record.run.method in curves and start > least:
+                counts, values = zip(*(record.least or [(problem.queries + 1, start)]), strict=True)
                 at = np.searchsorted(counts, grid * problem.queries, side="right") - 1
                 shares = (np.array(values)[np.maximum(at, 0)] - least) / (start - least)
-                curves.append(np.clip(100.0 * np.where(at < 0, 1.0, shares), LEAST, 100.0))
-    return grid, np.mean(curves, axis=0) if curves else np.full_like(grid, 100.0)
+                curves[record.run.method].append(np.clip(100.0 * np.where(at < 0, 1.0, shares), 0.0, 100.0))
+    return {
+        method: plotting.Curve(
+            grid, np.mean(found, axis=0), np.std(found, axis=0, ddof=len(found) > 1) / len(found) ** 0.5
+        )
+        for method, found in curves.items()
+        if found
+    }
 
 
 def figure(records: Sequence[Record]) -> Figure:
-    """Draws a panel for each dimension or black box, with one legend."""
+    """Draws a panel for each dimension or black box; the legend fills the rest of the last row, or is below."""
     board = Board.of(records)
     suite = board.problems[0].suite
-    methods, real, shares = drawn(board), suite == "real", suite in LEFT
+    real, shares = suite == "real", suite in LEFT
     cells: dict[str, list[Record]] = {}
     for key in dict.fromkeys(p.function if real else p.dimension for p in board.problems):
         own = [r for r in records if (r.run.problem.function if real else r.run.problem.dimension) == key]
         problems = counted(len({r.run.problem for r in own}), "problem")
         cells[str(key) if real else f"d = {key}, {problems}"] = own
+    panels = {title: Board.of(own) for title, own in cells.items()}
+    methods = drawn(board, list(panels.values()))
 
-    def draw_cell(panel: Axes, own: list[Record]) -> None:
-        for method in methods:
-            x, y = left(own, method) if shares else runtimes(own, method)
-            if not shares:
-                last = own[0].run.problem.queries / own[0].run.problem.dimension
-                x, y = np.append(x, last), np.append(y, y[-1] if len(y) else 0.0)
+    def draw_cell(panel: Axes, title: str) -> None:
+        own, here = cells[title], [method for method in methods if method in panels[title].everywhere]
+        percent = left(own, here) if shares else {}
+        for method in here:
             look = RIVALS[method].look if method in RIVALS else plotting.METHODS[method]
+            if shares:
+                if method in percent:  # not where no method gained anything
+                    plotting.draw(panel, look, percent[method])
+                continue
+            x, y = runtimes(own, method)
             marks: Any = {"marker": look.marker, "markevery": max(1, len(x) // 5), "label": look.label}
-            panel.plot(x, y, color=look.color, ls=look.line, drawstyle="default" if shares else "steps-post", **marks)
-        panel.set_xscale("log")
-        if shares:
-            panel.set(yscale="log", ylim=(LEAST, 130.0))
-        else:
-            panel.set_ylim(0.0)
+            panel.plot(x, y, color=look.color, ls=look.line, drawstyle="steps-post", **marks)
+        panel.set(xscale="log", ylim=(0.0, 100.0 if shares else None))
 
     labels = ("queries over the budget", "% left") if shares else ("queries / d", "share of targets")
-    size: Any = {"width": plotting.PAGE, "height": 2.1, "sharey": True}
-    return plotting.grid(cells, draw_cell, xlabel=labels[0], ylabel=labels[1], **size)
+    columns = 4 if len(cells) == 4 else 3
+    size: Any = {"columns": columns, "height": 1.9, "width": plotting.PAGE, "sharey": True, "legend": False}
+    found = plotting.grid({title: title for title in cells}, draw_cell, xlabel=labels[0], ylabel=labels[1], **size)
+    first = found.axes[0]
+    spec = first.get_gridspec()
+    if spec is not None and (full := len(cells) % spec.ncols):
+        free = found.add_subplot(spec[-1, full:])
+        free.set_axis_off()
+        free.legend(*first.get_legend_handles_labels(), loc="center")
+    else:
+        plotting.shared_legend(found, first)
+    return found

@@ -26,7 +26,7 @@ from experiments.benchmarks.problems import (
     suites,
 )
 from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
-from experiments.benchmarks.problems.figure import figure
+from experiments.benchmarks.problems.figure import CAPTIONS, LEFT, figure
 from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import SUITES
 from experiments.benchmarks.problems.tables import as_text, by_dimension, by_function, label, tables
@@ -138,6 +138,7 @@ def render(
             )
         ),
         "stand_in": "",
+        "caption": CAPTIONS[suite.name in LEFT],
         "table": dataclasses.asdict(shown[0]),
         "tables": [dataclasses.asdict(table) for table in shown[1:]],
     }

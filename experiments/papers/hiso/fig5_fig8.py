@@ -222,7 +222,7 @@ def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
             found = curve(rows, "round", quantity="accuracy", method=method, local_steps=tau)
             cost = bytes_a_round(method, 1, settings.perturbations, tau) if over_bytes else 1
             plotting.draw(panel, MethodStyle(f"τ = {tau}", color, "", line), found._replace(x=found.x * cost))
-        panel.set_xlabel("bytes of a client in every round" if over_bytes else "rounds")
+        panel.set_xlabel("cumulative bytes of a client" if over_bytes else "rounds")
 
     columns = {plotting.METHODS[method].label: method for method in COMPARED}
     return matrix((False, True), columns, draw, ylabels="test accuracy", height=1.7, sharex="row", sharey=True)
@@ -299,6 +299,7 @@ EXPERIMENTS = (
         },
         run_seed=run_local_steps,
         plot=plot_local_steps,
+        caption=f"{MEANS} Bytes are summed over the rounds, for a client that takes part in all of them.",
         claims=claims_on_local_steps,
         **SHARED,
     ),
