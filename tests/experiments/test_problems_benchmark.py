@@ -664,7 +664,7 @@ def test_a_rival_that_ran_on_some_black_boxes_is_drawn_on_these():
         for seed in (11, 12)
     ]
     shown = figure(records)
-    rocket, metric = shown.axes
+    metric, rocket = shown.axes
     assert [len(rocket.get_lines()), len(metric.get_lines())] == [2, 1] and rocket.get_title() == "rocket"
     assert [text.get_text() for text in shown.legends[0].get_texts()] == ["trust region on the GP", "TuRBO-1"]
 

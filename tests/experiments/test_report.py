@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from experiments import registry
-from experiments.harness.experiment import paper_of
+from experiments.harness.experiment import OF_THEOREMS, paper_of
 from experiments.harness.records import to_csv
 from experiments.harness.verdicts import DIFFERS, Table, with_sd
 from experiments.report import entries, markdown, pages, real_data
@@ -190,7 +190,7 @@ def test_verdicts_of_an_older_version_are_read(folder):
     (found,) = json.loads(path.read_text())
     path.write_text(json.dumps([{key: found[key] for key in found if key not in ("undecided", "stand_in")}]))
     (verdict,) = results.read_verdicts(folder, "toy-fig1")
-    assert (verdict.undecided, verdict.stand_in, verdict.said()) == (0, "", "reproduced")
+    assert (verdict.undecided, verdict.stand_in, verdict.said()) == (0, "", "holds")
     facts = json.loads((folder / "toy-fig1.settings.json").read_text())
     (folder / "toy-fig1.settings.json").write_text(json.dumps({k: v for k, v in facts.items() if k != "differences"}))
     assert not pages.build(folder)[1]
@@ -286,6 +286,7 @@ def test_a_run_on_real_data_is_counted_apart_and_records_no_path(tmp_path, monke
     def differs(settings):
         return f"{len(list(Path(settings.data, 'mnist').iterdir()))} of 7 images"
 
+    monkeypatch.setitem(OF_THEOREMS, "toy-fig1", "zord")
     experiment = dataclasses.replace(FULL, scales={"paper": Settings()}, data=("mnist",), differs=differs)
     monkeypatch.setattr(toy, "EXPERIMENT", experiment)
     monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
