@@ -105,9 +105,9 @@ def test_an_undecided_ground_supports_nothing():
 def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     (entry,) = [entry for entry in ENTRIES if entry.id == "beyond-gamma"]
     claim = "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"
-    worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, below=0.25)
+    worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, below=0.25, control=True)
     other = Entry(entry.id, entry.facts, [worse], ())
     assert look_up([Ground("beyond-gamma", claim), Ground("zord-fig3", "ZoRD")], [other]) == [(other, worse)]
     page = guide([other])
-    assert f"| **holds partly, in 1 of 2 settings** | {claim} | regret, mean of 2 settings: 0.275" in page
+    assert f"| holds partly, in 1 of 2 settings | {claim} | regret, mean of 2 settings: 0.275" in page
     assert "Katyusha" not in page and guide([]) == ""

@@ -111,12 +111,12 @@ def figure(records: Sequence[Record]) -> Figure:
     columns = 4 if len(cells) == 4 else 3
     size: Any = {"columns": columns, "height": 1.9, "width": plotting.PAGE, "sharey": True, "legend": False}
     found = plotting.grid({title: title for title in cells}, draw_cell, xlabel=labels[0], ylabel=labels[1], **size)
-    first = found.axes[0]
-    spec = first.get_gridspec()
+    fullest = max(found.axes, key=lambda panel: len(panel.get_lines()))
+    spec = fullest.get_gridspec()
     if spec is not None and (full := len(cells) % spec.ncols):
         free = found.add_subplot(spec[-1, full:])
         free.set_axis_off()
-        free.legend(*first.get_legend_handles_labels(), loc="center")
+        free.legend(*fullest.get_legend_handles_labels(), loc="center")
     else:
-        plotting.shared_legend(found, first)
+        plotting.shared_legend(found, fullest)
     return found
