@@ -51,8 +51,6 @@ COMPETITORS = (
     Competitor("DerivedGP", "mean", peers.our_mean),
     Competitor("autograd by hand", "mean", peers.autograd_by_hand),
     Competitor("BoTorch + autograd", "mean", peers.botorch_autograd),
-    Competitor("GPyTorch + autograd", "mean", peers.gpytorch_autograd),
-    Competitor("scikit-learn + differences", "mean", peers.sklearn_differences),
     Competitor("DerivedGP", "mean+trace", peers.our_mean_and_trace),
     Competitor(
         "torch.func Jacobian + solve", "mean+trace", peers.jacobian_and_solve, lambda n, d, q: (3 * q + 2 * n) * n * d

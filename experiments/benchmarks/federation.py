@@ -31,9 +31,7 @@ from experiments.benchmarks.timing import timed_parts
 from federated import make_federation
 from federated.core.algorithm import Algorithm
 from federated.core.codec import encode, opened
-from federated.core.ledger import COLUMNS, WIRE, Ledger
 from federated.core.messages import Report
-from federated.core.server import Server
 from federated.engine.federation import Federation
 from federated.engine.host import Host, Request, Service
 from federated.registry import algorithm_class
@@ -41,11 +39,8 @@ from federated.registry import algorithm_class
 SAMPLED = 20
 """Number of clients in a round that does not sample all."""
 
-LEDGER: list[tuple[object, str]] = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
-LINEAR, MOST_GB, MOST_BOOKKEEPING = 2.0, 2.0, 0.05
+LINEAR, MOST_GB = 2.0, 2.0
 ROUNDS = 3
-MOST_PROFILED = 1000
-"""Largest number of clients in the round whose parts are timed."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,6 @@ def main(arguments: Sequence[str]) -> int:
         dimensions=((100, 10_000, 1_000_000), "d"),
         features=((1000, 10_000), "M of FZooS"),
         steps=(5, "local steps of a client"),
-        entries=(1_000_000, "entries of the ledger when bookkeeping is timed"),
         reports_mb=(1000, "largest total size of a round's reports in MB"),
         features_mb=(100, "largest size of FZooS's frequencies in MB"),
     )
@@ -172,12 +166,9 @@ def main(arguments: Sequence[str]) -> int:
                 if sampled * bytes_up(case) <= 1e6 * options.reports_mb:
                     rows.append(apart(measured, case, n, sampled, options.steps))
                     print(_line(rows[-1], clients[case]), file=sys.stderr, flush=True)
-    share = apart(bookkeeping, options.entries, options.steps)
-    largest = max(cases, key=lambda case: (case.features, -case.d))
-    profile = apart(profiled, largest, min(MOST_PROFILED, max(options.clients)), options.steps)
-    text = summary(rows, clients, share, profile, options)
+    text = summary(rows, clients, options.steps)
     numbers = {"rows": [asdict(row) for row in rows], "clients": [asdict(c) | {"s": s} for c, s in clients.items()]}
-    return output.write(options.out, "federation", text, **numbers, bookkeeping=share, profile=profile)
+    return output.write(options.out, "federation", text, **numbers)
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -235,65 +226,25 @@ def objective(x: Tensor) -> float:
 def client_seconds(case: Case, steps: int) -> float:
     """Returns the processor time of a client's round, median over rounds, mean over two clients."""
     federation = make_federation(case.name, [objective] * 2, case.x0, **case.options(steps))
-    return median(_parts(federation, {"clients": [(Host, "serve")]})["clients"] / 2 for _ in range(ROUNDS))
+    seconds = []
+    for _ in range(ROUNDS):
+        with timed_parts({"clients": [(Host, "serve")]}) as spent:
+            federation.run_round()
+        seconds.append(spent["clients"] / 2)
+    return median(seconds)
 
 
-def bookkeeping(entries: int, steps: int) -> float:
-    """Returns the ledger's share of a FedZO round with 100 real clients and d = 100, after ``entries`` entries."""
-    federation = make_federation("fedzo", [objective] * 100, Case("fedzo", 100).x0, local_steps=steps)
-    number = entries // 100
-    n = 100 * number
-    rows: dict[str, list[Any]] = dict.fromkeys(COLUMNS, [0] * n) | dict.fromkeys(WIRE, [None] * n)
-    rows |= {"seconds": [0.0] * n, "refused": [""] * n}
-    rows |= {"round": [1 + i // 100 for i in range(n)], "client": [i % 100 for i in range(n)]}
-    federation.ledger.load_state_dict(rows)
-    federation.server.round = number + 1
-    parts = _parts(federation, {"ledger": LEDGER, "round": [(Federation, "run_round")]})
-    return parts["ledger"] / parts["round"]
-
-
-def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
-    """Returns the milliseconds of each part of a round that samples all clients, without the clients' own work."""
-    federation = standing(case, clients, clients, steps)
-    federation.run_round()
-    parts: dict[str, list[tuple[object, str]]] = {
-        "broadcasts made, checked, encoded and entered": [(Federation, "_requests")],
-        "reports opened and checked": [(Server, "check")],
-        "reports entered": [(Federation, "_count")],
-        "aggregation": [(Server, "_use_reports")],
-        "round": [(Federation, "run_round")],
-        "clients": [(AnsweringHost, "serve")],
-    }
-    found = {name: 1e3 * seconds for name, seconds in _parts(federation, parts).items()}
-    whole = found.pop("round") - found.pop("clients")
-    return {"a round": whole} | found | {"all else": whole - sum(found.values())}
-
-
-def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[object, str]]]) -> dict[str, float]:
-    with timed_parts(parts) as spent:
-        federation.run_round()
-    return spent
-
-
-def summary(
-    rows: Sequence[Row],
-    clients: Mapping[Case, float],
-    share: float,
-    profile: Mapping[str, float],
-    options: Any,
-) -> list[str]:
+def summary(rows: Sequence[Row], clients: Mapping[Case, float], steps: int) -> list[str]:
     """Formats the table and the targets as Markdown."""
     lines = [
-        f"One round with {options.steps} local steps in float64 on one thread.",
+        f"One round with {steps} local steps in float64 on one thread.",
         "",
         "| algorithm | d | clients | in the round | server, ms | per client, µs | server, MB | up, bytes | down, "
         "bytes | client, s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [_line(row, clients[row.case]) for row in rows]
-    lines += ["", "The parts of the server's round in ms:", "", "| part | ms |", "|---|---|"]
-    lines += [f"| {part} | {milliseconds:,.1f} |" for part, milliseconds in profile.items()]
-    return [*lines, "", *output.target_lines(targets(rows, share, options.entries))]
+    return [*lines, "", *output.target_lines(targets(rows))]
 
 
 def _line(row: Row, client: float) -> str:
@@ -304,9 +255,9 @@ def _line(row: Row, client: float) -> str:
     )
 
 
-def targets(rows: Sequence[Row], share: float, entries: int) -> list[Target]:
-    """Returns the targets for the ledger's share of a round, the server's time per sampled client, and its memory."""
-    made = [Target(f"the ledger's share of a round after {entries:,} entries", share, MOST_BOOKKEEPING)]
+def targets(rows: Sequence[Row]) -> list[Target]:
+    """Returns the targets for the server's time per sampled client, and for its memory."""
+    made = []
     for case in dict.fromkeys(row.case for row in rows):
         of = {(row.clients, row.sampled): row for row in rows if row.case == case}
         whole = sorted(n for n, sampled in of if n == sampled)

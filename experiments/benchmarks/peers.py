@@ -12,17 +12,12 @@ from functools import cached_property
 from math import sqrt
 from typing import TypeVar
 
-import gpytorch
-import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.utils import gpt_posterior_settings
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.means import ZeroMean
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import Matern
 from torch import Tensor
 
 from experiments.benchmarks.timing import Call
@@ -134,41 +129,6 @@ def botorch_autograd(problem: Problem) -> Call:
     """Autograd of the posterior mean of BoTorch's ``SingleTaskGP``."""
     model = problem.model(SingleTaskGP)
     return _gradient_of(problem, lambda x: model.posterior(x.unsqueeze(-2)).mean)
-
-
-class _PlainGP(gpytorch.models.ExactGP):
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.X, problem.Y.squeeze(-1), gaussian_likelihood(NOISE))
-        self.mean_module = ZeroMean()
-        self.covar_module = matern_kernel(problem.lengthscale)
-
-    def forward(self, x: Tensor) -> MultivariateNormal:
-        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-
-def gpytorch_autograd(problem: Problem) -> Call:
-    """Autograd of the mean of GPyTorch's ``ExactGP`` with its default settings."""
-    model = _PlainGP(problem).eval()
-    return _gradient_of(problem, lambda x: model(x).mean)
-
-
-def sklearn_differences(problem: Problem) -> Call:
-    """One-sided differences of scikit-learn's GP mean, as in the ZoRD authors' program."""
-    kernel, step = Matern(length_scale=problem.lengthscale, nu=2.5), 1e-6
-    model = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None)
-    model.fit(problem.X.numpy(), problem.Y.squeeze(-1).numpy())
-
-    def mean() -> Tensor:
-        gradients = np.empty((problem.q, problem.d))
-        for point, gradient in zip(problem.x.numpy(), gradients, strict=True):
-            base = model.predict(point[None])[0]
-            for i in range(problem.d):
-                moved = point.copy()
-                moved[i] += step
-                gradient[i] = (model.predict(moved[None])[0] - base) / step
-        return torch.from_numpy(gradients)
-
-    return mean
 
 
 def jacobian_and_solve(problem: Problem) -> Call:
