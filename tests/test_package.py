@@ -93,8 +93,12 @@ def _names(wheel: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("folder", "packages", "data"),
     [
-        (".", PACKAGES, "federated/flower/app/pyproject.toml"),
-        ("experiments", ("experiments",), "experiments/published/costs.json"),
+        (".", PACKAGES, {"federated/flower/app/pyproject.toml"}),
+        (
+            "experiments",
+            ("experiments",),
+            {f"experiments/{name}" for name in ("published/costs.json", "report/guide.toml", "report/summary.toml")},
+        ),
     ],
 )
 def test_a_wheel_holds_its_packages_alone(built, folder, packages, data):
@@ -103,7 +107,7 @@ def test_a_wheel_holds_its_packages_alone(built, folder, packages, data):
     assert wheel.stat().st_size < 1_000_000
     installed = {name for name in names if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in installed} == set(packages)
-    assert {name for name in installed if not name.endswith(".py")} == {data, *(f"{one}/py.typed" for one in packages)}
+    assert {name for name in installed if not name.endswith(".py")} == data | {f"{one}/py.typed" for one in packages}
     with zipfile.ZipFile(wheel) as archive:
         about = HeaderParser().parsestr(
             archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
