@@ -168,7 +168,7 @@ class Experiment:
         return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
     def judged(self, settings: Any, rows: Rows, differs: str = "") -> list[Verdict]:
-        """Returns the verdicts of ``claims``, with their seeds, what they rest on, and whether the claims are our own."""
+        """Returns the verdicts of ``claims``, with their seeds, what they rest on, and whether they are our own."""
         about: dict[str, Any] = {"stand_in": self.stands_in(settings), "differs": differs}
         seeds, own = seeds_of(rows), self.paper == "ours"
         found = self.claims(settings, rows)
