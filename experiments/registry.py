@@ -15,8 +15,7 @@ from experiments.harness.experiment import Experiment, natural
 
 _ESTIMATION_ERROR = {
     "papers.zord.fig1_fig10": ("zord-fig1", "zord-fig10"),
-    "papers.zord.fig2a_fig6": ("zord-fig2a", "zord-fig6a", "zord-fig6b"),
-    "papers.zord.fig2b": ("zord-fig2b",),
+    "papers.zord.fig2_fig6": ("zord-fig2a", "zord-fig2b", "zord-fig6a", "zord-fig6b"),
     "studies.fourier_features": ("fourier-features",),
     "studies.calibration": ("calibration",),
 }
@@ -28,8 +27,7 @@ _OTHERS = {
     "papers.zord.fig9_table1": ("zord-fig9", "zord-table1"),
     "papers.zord.table2_table3": ("zord-table2", "zord-table3"),
     "papers.katyusha.fig1_fig2": ("katyusha-fig1", "katyusha-fig2"),
-    "papers.fzoos.convergence": ("fzoos-fig1", "fzoos-fig4", "fzoos-fig5a", "fzoos-fig5b"),
-    "papers.fzoos.fig3": ("fzoos-fig3",),
+    "papers.fzoos.convergence": ("fzoos-fig1", "fzoos-fig3", "fzoos-fig4", "fzoos-fig5a", "fzoos-fig5b"),
     "papers.fzoos.attacks": ("fzoos-fig2", "fzoos-fig6", "fzoos-fig7"),
     "papers.fzoos.metrics": ("fzoos-fig8", "fzoos-fig9", "fzoos-fig10", "fzoos-fig11", "fzoos-fig12"),
     "papers.hiso.fig4": ("hiso-fig4",),

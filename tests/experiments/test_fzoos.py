@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.papers.fzoos import comparison, fig3
+from experiments.papers.fzoos import comparison, convergence
 from experiments.papers.fzoos.comparison import BASELINES, leads, log_gap
 from experiments.papers.fzoos.quadratics import quadratics
 from optimizers.comparison.records import where
@@ -72,12 +72,12 @@ def test_equal_queries_are_not_more_than_the_methods_own(finished):
 
 
 def test_figure_3_measures_the_directions_of_steps():
-    settings = dataclasses.replace(fig3.EXPERIMENT.settings("quick"), directions=10, heterogeneity=0.0)
+    settings = dataclasses.replace(registry.get("fzoos-fig3").settings("quick"), directions=10, heterogeneity=0.0)
     problem = quadratics(10, 3, 0.0, seed=0)
-    found = fig3.cosines(problem, "fedzo", settings, 0)
+    found = convergence.cosines(problem, "fedzo", settings, 0)
     # As many orthonormal differences as dimensions, and clients that are all F.
     assert found.shape == (2, 3, 3) and float(found.min()) > 0.999
-    rows = where(fig3.run_seed(settings, 0), method="fedzo", round=2)
+    rows = where(convergence.run_fig3(settings, 0), method="fedzo", round=2)
     running = found[1].mean(0).cumsum(0) / torch.arange(1, 4)
     np.testing.assert_allclose([row["value"] for row in rows], running.numpy(), rtol=1e-12)
 

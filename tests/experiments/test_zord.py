@@ -9,7 +9,7 @@ import torch
 
 from experiments import registry
 from experiments.harness.records import distinct, points
-from experiments.papers.zord import fig1_fig10, fig2a_fig6, fig2b
+from experiments.papers.zord import fig1_fig10, fig2_fig6
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import ackley, standard_problem
 from optimizers.comparison.records import by_seed, where
@@ -35,7 +35,7 @@ def test_the_queries_that_are_counted_are_those_that_are_made():
 
     problem = dataclasses.replace(ackley, function=counted)
     x = torch.full((4,), 0.3, dtype=torch.float64)
-    found = fig2a_fig6.estimates(fig2a_fig6.Settings(), problem, x, 0.1, 7, 0)
+    found = fig2_fig6.estimates(fig2_fig6.Settings(), problem, x, 0.1, 7, 0)
     shared, orthonormal = points
     assert shared.shape == orthonormal.shape == (7, 4) and {queries for _, queries in found.values()} == {7}
     assert torch.equal(shared[0], x) and torch.equal(orthonormal[0], x)
@@ -46,7 +46,7 @@ def test_the_queries_that_are_counted_are_those_that_are_made():
 def test_trajectory_costs_nothing_more_and_finite_differences_what_they_add():
     _, settings, rows = quick.finished("zord-fig2b")
     for row in rows:
-        more = row["additional"] if row["method"] in fig2b.WITH_MORE else 0
+        more = row["additional"] if row["method"] in fig2_fig6.WITH_MORE else 0
         assert row["queries"] == settings.trajectory + more
 
 
@@ -58,7 +58,7 @@ def test_fewer_queries_are_the_first_of_more():
 
 def test_known_accuracy_of_the_three_estimators():
     """Ten seeds of a prototype gave, at n = 20: .999/.81/.998 at λ = .01 and .95/.72/.84 at .1 (±.03 here)."""
-    settings = dataclasses.replace(fig2a_fig6.Settings(), num_queries=(20,))
+    settings = dataclasses.replace(fig2_fig6.Settings(), num_queries=(20,))
     rows = registry.get("zord-fig2a").run(settings, range(5))
     expected = {
         0.01: {"derived_gp": (0.99, 1.0), "finite_differences": (0.75, 0.87), "least_squares": (0.99, 1.0)},
@@ -151,11 +151,11 @@ def test_gain_is_positive_for_the_better():
 
 
 def test_trajectories_end_at_their_last_query():
-    settings = fig2b.Settings()
+    settings = fig2_fig6.Fig2b()
     problem = standard_problem("ackley", settings.dim, settings.box)
     start = problem.sample(1, torch.Generator().manual_seed(0))[0]
-    cloud = fig2b.trajectory(settings, problem, start, "cloud", 0.1, 4)
-    descent = fig2b.trajectory(settings, problem, start, "descent", 0.1, 4)
+    cloud = fig2_fig6.trajectory(settings, problem, start, "cloud", 0.1, 4)
+    descent = fig2_fig6.trajectory(settings, problem, start, "descent", 0.1, 4)
     assert cloud.shape == descent.shape == (settings.trajectory, settings.dim)
     assert torch.equal(cloud[-1], start) and torch.equal(descent[settings.dim], start)
     first_step = (descent[settings.dim + 1] - start).abs()
@@ -165,7 +165,7 @@ def test_trajectories_end_at_their_last_query():
 
 def test_kernels_are_told_apart_and_all_run():
     rows = where(quick.rows_of("zord-fig6b"), seed=0)
-    methods = {*registry.get("zord-fig6b").settings().kernels, *fig2a_fig6.BASELINES}
+    methods = {*registry.get("zord-fig6b").settings().kernels, *fig2_fig6.BASELINES}
     assert set(distinct(rows, "method")) == methods
     values = {tuple(row["value"] for row in where(rows, method=method)) for method in methods}
     assert len(values) == len(methods)
