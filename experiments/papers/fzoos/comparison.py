@@ -228,7 +228,7 @@ def _drawn(settings: Settings, rows: Rows, methods: Sequence[str], axes_of: Mapp
         panel.set_xlabel(xlabel)
         panel.locator_params(axis="x", nbins=4)
 
-    sharey: Any = "col" if settings.varied in ANOTHER_PROBLEM else True  # what makes another F begins elsewhere
+    sharey: Any = "col" if settings.varied in ANOTHER_PROBLEM else True  # another F starts at another gap
     columns = {f"{SYMBOLS[settings.varied]} = {value:,g}": value for value in settings.values}
     size: dict[str, Any] = {"height": 1.8, "width": plotting.PAGE, "sharey": sharey}
     return matrix([*axes_of.items()], columns, draw, ylabels=settings.label(), **size)

@@ -141,7 +141,7 @@ def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
         for method in METHODS:
             found = where(rows, quantity="gap", method=method, steps=steps)
             composite.draw_band(panel, found, method, every=10 if steps == "theory" else 4)
-        panel.set_ylim(1e-15, None)  # the text stands below the floor
+        panel.set_ylim(1e-15, None)  # room for the text below the floor
         corner: Any = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
         panel.annotate(floor, (0.98, 0.02), fontsize=plotting.SMALL, color="0.35", **corner)
         panel.locator_params(axis="x", nbins=4)
