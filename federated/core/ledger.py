@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,17 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args, get_type_hint
 import numpy as np
 
 from federated.core.messages import plain
-from optimizers.core.archive import load_archive, save_archive
-from optimizers.core.display import axes_or_new, import_pandas, mark_failures
+from optimizers.core.display import import_pandas
 from optimizers.core.files import replacing
-from optimizers.core.options import check_choice, check_integer
+from optimizers.core.options import check_integer
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
-
-AGAINST = {"rounds": "rounds", "queries": "queries", "bytes": "payload bytes, up and down"}
-"""Choices of the horizontal axis in plots, with their labels."""
 
 
 class Spent(NamedTuple):
@@ -177,37 +171,6 @@ class Ledger:
             frame[name] = frame[name].astype("Int64").mask(frame[name] == NONE)
         return frame
 
-    def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
-        """Plots the cumulative costs of all clients after each round: payload bytes, or queries against bytes.
-
-        Rounds with failed queries, or refused or missing reports, are marked on the horizontal axis.
-
-        Args:
-            ax: the axes; None creates a figure and does not change pyplot's current one.
-            against: ``"rounds"``, ``"queries"`` or ``"bytes"``.
-        """
-        check_choice("against", against, AGAINST)
-        rounds, of_round = np.unique(self._column("round"), return_inverse=True)
-        queries, *payload = (self._sums(name, of_round) for name in ("queries", "payload_up", "payload_down"))
-        costs = {"queries": queries, "bytes": np.sum(payload, axis=0)}
-        spent = {name: [0, *cost.cumsum().tolist()] for name, cost in costs.items()} | {"rounds": [0, *rounds.tolist()]}
-        failing = self._column("failures") > 0
-        failing[list(self._refused)] = True
-        failed = [spent[against][1 + i] for i in np.unique(of_round[failing])]
-        drawn = "queries" if against == "bytes" else "bytes"
-        return plot_costs(
-            ax, against, spent[against], spent[drawn], failed, ylabel=AGAINST[drawn], label=AGAINST[drawn]
-        )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the ledger to a file for ``load``, exactly and without pickling."""
-        save_archive(path, "Ledger", self.state_dict())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a ledger from a file of ``save``; ``ValueError`` if it was written by something else or is damaged."""
-        return load_archive(path, "Ledger", cls.from_state_dict)
-
     def to_csv(self, path: str | Path) -> None:
         """Writes the entries, sorted by round and client, to a CSV file; None is an empty cell."""
         write_csv(path, COLUMNS, (self._entry(row) for row in self._sorted()))
@@ -281,12 +244,6 @@ class Ledger:
         column = self._columns[name]
         return np.array(column, dtype=column.typecode)
 
-    def _sums(self, name: str, groups: np.ndarray) -> np.ndarray:
-        """Returns the sums of a count over groups of entries; groups are numbered from 0."""
-        sums = np.zeros(groups.max(initial=-1) + 1, dtype=np.int64)
-        np.add.at(sums, groups, self._column(name))
-        return sums
-
     def _sorted(self) -> np.ndarray:
         """Returns the positions of the entries, sorted by round and client."""
         return np.lexsort((self._column("client"), self._column("round")))
@@ -302,9 +259,7 @@ def _sum(name: str, counts: np.ndarray) -> Any:
     known = counts[counts != NONE]
     if len(counts) and not len(known):
         return None
-    if name == "seconds":
-        return known.sum().item()
-    return ((known >> 32).sum().item() << 32) + (known & 0xFFFFFFFF).sum().item()  # two sums that cannot overflow
+    return known.sum().item() if name == "seconds" else sum(known.tolist())  # NumPy's sum of integers may overflow
 
 
 def _check_count(name: str, count: Any) -> None:
@@ -313,17 +268,6 @@ def _check_count(name: str, count: Any) -> None:
         raise TypeError(f"{name} must be {'a number' if name == 'seconds' else 'an integer'}, got {count!r:.80}")
     if count is not None and not 0 <= count < math.inf:
         raise ValueError(f"{name} must be at least 0 and finite, got {count!r:.80}")
-
-
-def plot_costs(
-    ax: Axes | None, against: str, x: Sequence[float], y: Sequence[float], failed: Sequence[float], **texts: Any
-) -> Axes:
-    """Plots y against costs x, a key of ``AGAINST``, and marks the costs at rounds with failures."""
-    ax = axes_or_new(ax)
-    ax.plot(x, y, label=texts["label"])
-    mark_failures(ax, failed, "rounds with failures")
-    ax.set(xlabel=AGAINST[against], ylabel=texts["ylabel"])
-    return ax
 
 
 def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -92,7 +92,6 @@ class Host:
     gradients: Mapping[int, Gradient] = field(default_factory=dict)
     timeout: float | None = None
     _clients: dict[int, Client] = field(default_factory=dict)
-    _staged: dict[int, Client] = field(default_factory=dict)
     _traced: set[tuple[str, str, int]] = field(default_factory=set)
 
     def client(self, number: int) -> Client:
@@ -156,19 +155,10 @@ class Host:
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See ``ClientHost.load_states``."""
-        self.stage_states(states)
-        self.commit_states()
-
-    def stage_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Creates clients from states, by which ``commit_states`` replaces the current ones."""
         loaded = Host(self.algorithm, self.evaluators, self.gradients)
         for number, state in states.items():
             loaded.client(number).load_state_dict(state)
-        self._staged = loaded._clients
-
-    def commit_states(self) -> None:
-        """Replaces the clients by those of ``stage_states``."""
-        self._clients, self._staged = self._staged, {}
+        self._clients = loaded._clients
 
     def close(self) -> None:
         """See ``ClientHost.close``."""

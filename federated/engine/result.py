@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scipy.optimize import OptimizeResult
 
-from federated.core.ledger import AGAINST, Ledger, plot_costs
+from federated.core.ledger import Ledger
 from federated.engine.federation import History, RoundRecord
 from optimizers.core.archive import load_archive, save_archive
-from optimizers.core.display import import_pandas, in_one_line
+from optimizers.core.display import axes_or_new, import_pandas, in_one_line, mark_failures
 from optimizers.core.options import check_choice
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+
+
+AGAINST = {"rounds": "rounds", "queries": "queries", "bytes": "payload bytes, up and down"}
+"""Choices of the horizontal axis in plots, with their labels."""
 
 
 class FederatedResult(OptimizeResult):
@@ -84,12 +88,15 @@ class FederatedResult(OptimizeResult):
         values = [record.fun for record in self.history]
         if all(map(math.isnan, values)):
             raise ValueError("there are no values to plot: simulate was not given the global function, fun")
-        history = self.history
+        history, ax = self.history, axes_or_new(ax)
         costs = ({"rounds": r.round, "queries": r.queries, "bytes": r.payload_up + r.payload_down} for r in history)
         spent = [cost[against] for cost in costs]
-        rounds = zip(spent[1:], self.history, self.history[1:], strict=False)
+        rounds = zip(spent[1:], history, history[1:], strict=False)
         failed = [at for at, last, now in rounds if now.failures > last.failures or now.skipped or now.rejected]
-        return plot_costs(ax, against, spent, values, failed, ylabel="F", label=self.get("algorithm"))
+        ax.plot(spent, values, label=self.get("algorithm"))
+        mark_failures(ax, failed, "rounds with failures")
+        ax.set(xlabel=AGAINST[against], ylabel="F")
+        return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the result to a zip archive of JSON and npy files, exactly, for ``load`` and ``numpy.load``.

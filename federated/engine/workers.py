@@ -59,6 +59,7 @@ class WorkerPool:
         timeout: float | None = None,
     ) -> None:
         check_choice("start_method", start_method, multiprocessing.get_all_start_methods())
+        self._algorithm = algorithm
         self._given = None if start_method == "fork" else (evaluators, gradients)
         if self._given is None:
             host = Host(algorithm, ChainMap({}, evaluators), ChainMap({}, gradients), timeout)  # type: ignore[arg-type]
@@ -127,12 +128,13 @@ class WorkerPool:
         return dict(sorted((i, state) for states in found.values() for i, state in states.items()))
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """See ``ClientHost.load_states``."""
+        """See ``ClientHost.load_states``; this process checks all states before a worker loads its own."""
+        for number, state in states.items():
+            self._algorithm.client(number, torch.zeros_like).load_state_dict(state)
         shares: dict[int, dict[int, Any]] = {worker: {} for worker in range(len(self._links))}
         for number, state in states.items():
             shares[self._worker_of(number)][number] = state
-        self._call("stage_states", {w: (share,) for w, share in shares.items()})
-        self._call("commit_states", dict.fromkeys(shares, ()))
+        self._call("load_states", {w: (share,) for w, share in shares.items()})
 
     def close(self) -> None:
         """See ``ClientHost.close``; the workers end."""

@@ -3,7 +3,7 @@
 A command takes the arguments of Flower's own command. Telemetry, the update check and installation of packages at run
 time are disabled. Plain HTTP must be requested by ``--insecure`` and is accepted on this machine only. ``run`` and
 ``supernode`` check the configuration before Flower receives it, and ``supernode`` counts the bytes exchanged with the
-SuperLink. Flower finds programs beside this Python, and modules also in the current folder.
+SuperLink.
 """
 
 from __future__ import annotations
@@ -43,11 +43,8 @@ APP, PROGRAM, SUPERLINK = Path(__file__).parent / "app", "python -m federated.fl
 STARTED = re.compile(r"(?:Successfully started run |\"run-id\": \")(\d+)")
 """Output of ``flwr run`` once the SuperLink has accepted the run."""
 
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit status after Ctrl-C."""
-
-PATIENCE, QUIET, PAUSE = 120.0, 10.0, 0.5
-"""Seconds to wait for a SuperLink to listen, until a message reports the wait, and between attempts."""
+PATIENCE = 120.0
+"""Seconds to wait for a SuperLink to listen."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--insecure": {"action": "store_true", "help": "use plain HTTP instead of TLS, on this machine only"},
@@ -76,8 +73,7 @@ def command(flowers: str, operand: str, example: str, *options: str, config: Any
         parts = [f"example:\n  {PROGRAM} {name} {example}"]
         if config is not None:
             listed = "\n  ".join(f"{key}={json.dumps(value)}" for key, value in keys(config).items())
-            parts.append(f"keys of the configuration, with their defaults:\n  {listed}")
-            parts.append(f"python -m pydoc {config.__module__}.{config.__name__} describes them.")
+            parts.append(f"keys of the configuration ({config.__module__}.{config.__name__}):\n  {listed}")
         parts += [f"Other arguments are Flower's: {flowers} --help lists them."] * bool(flowers)
         texts: dict[str, Any] = {"help": text.splitlines()[0], "description": text, "epilog": "\n\n".join(parts)}
         prog, raw = f"{PROGRAM} {name} {operand}".strip(), argparse.RawTextHelpFormatter
@@ -111,8 +107,7 @@ def supernode(given: Namespace) -> int:
     from federated.flower import wire
 
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
-        path = Path(folder) / Path(folder).name
-        os.environ[wire.VARIABLE] = str(path)
+        os.environ[wire.VARIABLE] = str(path := Path(folder, Path(folder).name))
         wire.count_requests(wire.Meter(path), port)
         return _flower("flower-supernode", given.arguments)
 
@@ -136,7 +131,7 @@ def run(given: Namespace) -> int:
     if "clients" not in check_config(RunConfig, given.run_config):
         sys.stderr.write(f"clients={RunConfig.clients} is assumed: the run config has no number of clients\n")
     configs = [part for text in given.run_config for part in ("--run-config", text)]
-    number, interrupted = "", 0
+    number, state, details, interrupted = "", "", "", 0
     try:
         started = _flwr(given, "run", str(APP), "given", *configs, *given.others, stdout=subprocess.PIPE)
         sys.stdout.write(started.stdout)
@@ -146,8 +141,12 @@ def run(given: Namespace) -> int:
         number = found[1]
         status = int(_flwr(given, "log", number, "given").returncode)
     except (KeyboardInterrupt, SystemExit) as ending:
-        status = interrupted = getattr(ending, "code", INTERRUPTED)
-    state, details = _state(given, number) if number else ("", "")
+        status = interrupted = getattr(ending, "code", 128 + signal.SIGINT)
+    with suppress(ValueError, LookupError, TypeError):  # no run, or the SuperLink has ended
+        listing = ("list", "given", "--run-id", number, "--format", "json")
+        listed = _flwr(given, *listing, patience=0.0, stdout=subprocess.PIPE) if number else None
+        (entry,) = json.loads(listed.stdout if listed else "")["runs"]
+        state, details = str(entry["status"]), entry["status-details"]
     if failed := state == "finished:failed":
         sys.stderr.write(f"The run failed: {details}\n")
     elif interrupted and not state.startswith("finished"):
@@ -185,8 +184,6 @@ def status(given: Namespace) -> int:
 @command("", "", "")
 def app(given: Namespace) -> int:
     """Prints the app's folder, for use with flwr run itself."""
-    if given.others:
-        raise ValueError(f"app takes no arguments, got {shlex.join(given.others)}")
     sys.stdout.write(f"{APP}\n")
     return 0
 
@@ -203,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         PARSER.error(str(error))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return 128 + signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -221,16 +218,6 @@ def check_insecure(insecure: bool, host: str) -> None:
 def _operand(given: Namespace) -> str:
     """Takes the first argument that is not an option from the arguments that are Flower's."""
     return given.others.pop(0) if given.others and not given.others[0].startswith("-") else ""
-
-
-def _state(given: Namespace, number: str) -> tuple[str, str]:
-    """Returns a run's state and its details at the SuperLink; empty if the SuperLink does not answer."""
-    listing = ("list", "given", "--run-id", number, "--format", "json")
-    listed = _flwr(given, *listing, patience=0.0, stdout=subprocess.PIPE)
-    with suppress(ValueError, LookupError, TypeError):
-        (entry,) = json.loads(listed.stdout)["runs"]
-        return str(entry["status"]), str(entry["status-details"])
-    return "", ""
 
 
 def _address(given: Namespace) -> tuple[str, int]:
@@ -261,15 +248,13 @@ def _flwr(given: Namespace, *arguments: str, patience: float = PATIENCE, stdout:
 
 def _wait_for(host: str, port: int, patience: float = PATIENCE) -> None:
     """Waits until a starting SuperLink listens; Flower itself reports one that does not."""
-    for attempt in range(int(patience / PAUSE)):
-        if attempt == int(QUIET / PAUSE):
-            sys.stderr.write(f"waiting for a SuperLink at {host}:{port}, up to {patience:g} s\n")
-        try:
-            return socket.create_connection((host, port), timeout=patience).close()
-        except ConnectionRefusedError:
-            time.sleep(PAUSE)
-        except OSError:
-            return
+    end = time.monotonic() + patience
+    with suppress(OSError):
+        while time.monotonic() < end:
+            try:
+                return socket.create_connection((host, port), timeout=patience).close()
+            except ConnectionRefusedError:
+                time.sleep(0.5)
 
 
 def _flower(command: str, arguments: list[str]) -> int:

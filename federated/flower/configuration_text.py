@@ -1,12 +1,11 @@
-"""Parses and checks the texts of ``--run-config`` and ``--node-config`` before Flower receives them.
-
-Flower itself does not name the key that it refuses, does not check values, and ignores text that is not a pair.
-"""
+"""Checks the texts of ``--run-config`` and ``--node-config``, because Flower ignores text that is not a pair."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from federated.flower.configuration import NodeConfig, RunConfig
@@ -18,14 +17,15 @@ FORM = 'write pairs with spaces between them and text in quotes, as in \'rounds=
 
 
 def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) -> dict[str, Any]:
-    """Returns a configuration's values by key, parsed by Flower, after ``cls.check``.
+    """Returns a configuration's values by key, after ``cls.check``.
 
-    Each of the texts has pairs ``key=value``, or the only one is the path of a TOML file.
-
-    Raises:
-        ValueError: if a text cannot be parsed or contains more than pairs, or a key or value is refused.
+    Each of the texts has pairs ``key=value``, or the only one is the path of a TOML file. ``ValueError`` if a text
+    cannot be parsed or contains more than pairs, or a key or value is refused.
     """
-    given = read_pairs(texts)
+    try:
+        given = _read(texts)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the configuration {' '.join(texts)!r} cannot be read: {error}; {FORM}") from error
     try:
         cls.of(given).check()
     except TypeError as error:
@@ -33,17 +33,12 @@ def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) 
     return given
 
 
-def read_pairs(texts: Sequence[str]) -> dict[str, Any]:
-    """Returns the values by key; raises ``ValueError`` as ``check_config``."""
-    from click import ClickException
-    from flwr.common.config import parse_config_args
-
-    is_file = any(text.endswith(".toml") for text in texts)
-    ignored = [] if is_file else [part for text in texts for part in PAIR.sub(" ", text).split()]
-    try:
-        if ignored:
-            raise ValueError(f"{' '.join(ignored)!r} is not part of a pair key=value")
-        return parse_config_args(list(texts))
-    except (ClickException, OSError, ValueError) as error:
-        reason = f"{error}; {FORM}" if ignored else f"{type(error).__name__}: {error}" if is_file else FORM
-        raise ValueError(f"the configuration {' '.join(texts)!r} cannot be read: {reason}") from error
+def _read(texts: Sequence[str]) -> dict[str, Any]:
+    if len(texts) == 1 and texts[0].endswith(".toml"):
+        return tomllib.loads(Path(texts[0]).expanduser().read_text(encoding="utf-8"))
+    given: dict[str, Any] = {}
+    for text in texts:
+        if rest := PAIR.sub("", text).strip():
+            raise ValueError(f"{rest!r} is not part of a pair key=value")
+        given |= tomllib.loads("\n".join(map("=".join, PAIR.findall(text))))
+    return given

@@ -66,7 +66,7 @@ def run(grid: Grid, config: RunConfig) -> Federation:
 
     def waiting(line: str) -> None:
         logger.info("%s", line)
-        status.waiting(line)
+        status.write(waiting=line)
 
     def told(record: RoundRecord, x: Tensor) -> None:
         _log_round(record)

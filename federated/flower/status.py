@@ -43,46 +43,43 @@ class Status:
     """
 
     def __init__(self, folder: Path | None, config: RunConfig, rounds: int) -> None:
-        self._path = None if folder is None else folder / NAME
+        self._folder = folder
         self._lock: BinaryIO | None = None
-        self._state: dict[str, Any] = {"state": "connecting", "round": rounds, "began": time.time()}
+        self._state: dict[str, Any] = {"state": "connecting", "round": rounds}
         self._state |= {name: getattr(config, name) for name in ("algorithm", "clients", "rounds")}
 
     def __enter__(self) -> Status:
-        if fcntl is not None and self._path is not None:
+        if fcntl is not None and self._folder is not None:
             with suppress(OSError):
-                self._lock = self._path.with_name(LOCK).open("wb")
+                self._lock = (self._folder / LOCK).open("wb")
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._write()
+        self.write()
         return self
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         state = "finished" if failure is None else f"failed ({plain(f'{type(failure).__name__}: {failure}')})"
         # Flower stops a run by SystemExit.
-        self._write(state="stopped" if isinstance(failure, SystemExit | KeyboardInterrupt) else state, waiting="")
+        self.write(state="stopped" if isinstance(failure, SystemExit | KeyboardInterrupt) else state, waiting="")
         if self._lock is not None:
             Path(self._lock.name).unlink(missing_ok=True)
             self._lock.close()
 
-    def waiting(self, line: str) -> None:
-        """Records which clients are awaited."""
-        self._write(waiting=line)
-
     def round(self, record: RoundRecord) -> None:
-        """Records a completed round."""
+        """Writes a completed round."""
         refused = [f"client {client}, phase {phase}: {reason}" for client, phase, reason in record.refused]
         fun = None if math.isnan(record.fun) else record.fun
-        self._write(state="running", round=record.round, queries=record.queries, fun=fun, waiting="", refused=refused)
+        self.write(state="running", round=record.round, queries=record.queries, fun=fun, waiting="", refused=refused)
 
-    def _write(self, **changes: Any) -> None:
+    def write(self, **changes: Any) -> None:
+        """Writes the state with changed entries, such as ``waiting``, a line about the clients that are awaited."""
         self._state |= changes
-        if self._path is not None:
+        if self._folder is not None:
             try:
-                with replacing(self._path) as file:
+                with replacing(self._folder / NAME) as file:
                     file.write(json.dumps(self._state | {"said": time.time()}).encode())
             except OSError as error:
                 logger.warning("the state of the run is no longer written: %s", error)
-                self._path = None
+                self._folder = None
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -93,9 +90,8 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / NAME
     try:
-        killed = not _is_locked(folder / LOCK)
+        killed = _is_free(folder / LOCK)
         state: dict[str, Any] = json.loads(path.read_bytes())
-        state |= {name: float(state[name]) for name in ("began", "said")}
         if state["state"] in UNDER_WAY and killed:
             state |= {"state": f"killed in round {state['round'] + 1}", "waiting": ""}
         text(state, state["said"])  # raises an error if an entry is missing
@@ -109,13 +105,13 @@ def read(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock, or this cannot be determined."""
+def _is_free(path: Path) -> bool:
+    """Whether no living process holds the lock; False if this cannot be determined."""
     with suppress(OSError), path.open("rb") as file:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    return True
+            return True
+    return False
 
 
 def text(state: Mapping[str, Any], now: float) -> str:

@@ -6,12 +6,9 @@ from typing import Any
 
 import torch
 
-from federated.core.codec import encode
-from federated.core.server import Arrival
 from federated.engine.federation import Federation, RoundRecord
-from federated.engine.host import Request
 from federated.testing.faults import CORRUPTIONS, Fault
-from federated.testing.harness import CLIENTS, Factory, Promises, make, problem, quiet, run
+from federated.testing.harness import CLIENTS, Factory, Promises, make, problem, run
 
 KINDS = ("unreachable", "drop", "delay", "crash")
 
@@ -66,27 +63,6 @@ def check_all_reports_lost(factory: Factory, promises: Promises) -> None:
         _counts_agree(federation, objectives)
 
 
-def check_late_and_double_reports(factory: Factory, promises: Promises) -> None:
-    """Late, repeated and impersonated reports are refused, and the order of reports does not matter."""
-    runs = []
-    for order in (1, -1):
-        federation = make(factory, promises)
-        server, arrivals = federation.server, _arrivals(federation)
-        stale = arrivals[0]
-        while not server.aggregate(arrivals).ended:
-            arrivals = _arrivals(federation)
-        fresh = _arrivals(federation)
-        named = Arrival(1, fresh[2].content)
-        with quiet():
-            outcome = server.aggregate([stale, *fresh[::order], fresh[3], named])
-        assert outcome.accepted == tuple(range(CLIENTS)), outcome
-        reasons = {refusal.client: refusal.reason for refusal in outcome.refused}
-        assert len(outcome.refused) == len(reasons) == 3, outcome
-        assert "late" in reasons[0] and "second" in reasons[3] and "name" in reasons[1], reasons
-        runs.append(server.x)
-    assert torch.equal(*runs), "the order in which reports arrive changes the model"
-
-
 def check_failed_queries(factory: Factory, promises: Promises) -> None:
     """Failed queries are counted and tolerated: one in seven, all of one client, or all."""
     one_client = problem()
@@ -104,12 +80,6 @@ def check_failed_queries(factory: Factory, promises: Promises) -> None:
 
 def _phases(factory: Factory, promises: Promises) -> int:
     return len(make(factory, promises).algorithm.exchanges)
-
-
-def _arrivals(federation: Federation) -> list[Arrival]:
-    """Returns the reports of all participants in the current phase."""
-    requests = [Request(c, encode(federation.server.broadcast(c))) for c in federation.server.participants]
-    return [Arrival(service.client, service.report) for service in federation.host.serve_all(requests)]
 
 
 def _completed(record: RoundRecord, client: int, phase: int, federation: Federation) -> None:

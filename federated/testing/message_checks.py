@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import torch
 
 from federated.core.client import Client
-from federated.core.codec import decode, encode
+from federated.core.codec import encode
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec
 from federated.core.server import Arrival
 from federated.engine.federation import Federation
-from federated.testing.faults import CORRUPTIONS
-from federated.testing.harness import Factory, Promises, make, problem, quiet, run, states_equal
+from federated.testing.harness import Factory, Promises, make, problem, states_equal
 from optimizers.testing.harness import raises
-
-RANDOM_MESSAGES = 200
 
 
 def check_idempotence(factory: Factory, promises: Promises) -> None:
@@ -36,39 +32,6 @@ def check_idempotence(factory: Factory, promises: Promises) -> None:
         server.check(report, 0)
         assert states_equal(server.state_dict(), before), "a checked report changed the server"
         server.aggregate([Arrival(0, report)])
-
-
-def check_frames(factory: Factory, promises: Promises) -> None:
-    """Decoding reverses encoding, and the payload is the tensors' bytes."""
-    federation = make(factory, promises)
-    for message in _exchange(federation):
-        decoded = decode(encode(message))
-        assert type(decoded) is type(message)
-        assert states_equal(dict(vars(decoded)), dict(vars(message))), decoded
-        assert decoded.payload_bytes == sum(t.nbytes for t in message.tensors.values())
-
-
-def check_random_bytes(factory: Factory, promises: Promises) -> None:
-    """Random bytes, altered messages and messages of the other kind are refused without effect."""
-    federation = make(factory, promises)
-    run(federation, 1)
-    server, client = federation.server, federation.algorithm.client(1, problem()[1].gradient)
-    broadcast, report = [encode(message) for message in _exchange(federation)][:2]
-    server_state, client_state = server.state_dict(), client.state_dict()
-    generator = np.random.default_rng(0)
-    for i in range(RANDOM_MESSAGES):
-        damage = CORRUPTIONS[("flip", "truncate", "extend", "noise")[i % 4]]
-        data = damage((report, broadcast)[i // 4 % 2], generator)
-        raises(MessageError, lambda data=data: server.check(data, 0))  # type: ignore[misc]
-        raises(MessageError, lambda data=data: client.receive(data))  # type: ignore[misc]
-    raises(MessageError, lambda: server.check(broadcast, 0))
-    raises(MessageError, lambda: client.receive(report))
-    raises(MessageError, lambda: server.check(report + bytes(1 << 20), 0))
-    assert states_equal(server.state_dict(), server_state), "a refused message changed the server"
-    assert states_equal(client.state_dict(), client_state), "a refused message changed the client"
-    with quiet():
-        outcome = server.aggregate([Arrival(1, generator.bytes(300)), Arrival(0, report)])
-    assert outcome.accepted == (0,) and outcome.refused[0].client == 1, outcome
 
 
 def check_bad_broadcasts(factory: Factory, promises: Promises) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from federated import Ledger
 from federated.core.ledger import COLUMNS
-from optimizers.core.archive import save_archive
 
 
 def filled():
@@ -135,18 +134,6 @@ def test_states_come_back():
     assert ledger.total("queries") == 12
     with pytest.raises(ValueError, match="columns"):
         other.load_state_dict({"round": []})
-
-
-def test_files_come_back(tmp_path):
-    ledger, path = filled(), tmp_path / "kosten"
-    ledger.add(3, 2, seconds=1 / 3, queries=2**40, wire_down=0)
-    ledger.save(path)
-    loaded = Ledger.load(path)
-    assert loaded.to_rows() == ledger.to_rows() and list(loaded.state_dict()["round"]) == [2, 1, 3]
-    assert loaded.to_rows()[0]["wire_down"] is None
-    save_archive(path, "Ledger", {"round": []})
-    with pytest.raises(ValueError, match="kosten is not a saved Ledger: the ledger's columns"):
-        Ledger.load(path)
 
 
 def test_it_is_printed_in_five_lines():

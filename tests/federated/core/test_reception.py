@@ -10,7 +10,7 @@ from federated import ALGORITHMS, Arrival, MessageError, Report, encode, make_fe
 from federated.core.codec import Entry, Frame, opened
 from federated.core.messages import LONGEST_REASON, plain
 from federated.testing import Fault, Quadratic, faulty
-from federated.testing.harness import states_equal
+from federated.testing.harness import quiet, states_equal
 from optimizers.directions.directions import MAX_STEP
 from tests.federated.core.test_codec import sealed
 
@@ -258,3 +258,17 @@ def test_a_header_of_many_names_is_read_in_no_time():
     assert len(opened(message).entries) == 2500
     with pytest.raises(MessageError, match="64 bits"):
         opened(altered(federation().server.broadcast(), values={"steps": 2**63}))
+
+
+def test_the_first_report_of_a_client_counts_in_any_order_of_the_clients():
+    models = []
+    for order in (1, -1):
+        made = federation()
+        reports = [Arrival(s.client, s.report) for s in made.host.serve_all(made._requests(1, []))][::order]
+        with quiet():
+            outcome = made.server.aggregate([*reports, reports[0]])
+        assert outcome.accepted == (0, 1, 2) and [r.reason for r in outcome.refused] == [
+            "a second report of the same phase"
+        ]
+        models.append(made.server.x)
+    assert torch.equal(*models)

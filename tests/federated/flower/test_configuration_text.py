@@ -2,69 +2,62 @@ import pytest
 
 pytest.importorskip("flwr")
 
-import click
 from flwr.common.config import parse_config_args
 
 from federated.flower.configuration import NodeConfig, RunConfig
-from federated.flower.configuration_text import check_config, read_pairs
+from federated.flower.configuration_text import check_config
 
 READ = [
-    [],
     [""],
     ["rounds=3"],
     ["rounds=3 seed=1"],
     ["rounds=3", "seed=1", "rounds=4"],
     ["rounds=3\n  seed=1\t"],
     ['algorithm="fzoos" bounds="[0, 1]" options="gamma = \'adaptive\', num_features = 500"'],
-    ["options='curvature = {name = \"group_probe\"}' timeout=1e3"],
-    ["x0=0.95 participation=-1 a=true"],
+    ["algorithm='hiso' options='curvature = {name = \"group_probe\"}' timeout=1e3"],
+    ["x0=0.95 participation=2"],
     ['"local-steps"=3'],
 ]
 
 
 @pytest.mark.parametrize("texts", READ)
 def test_pairs_are_read_as_by_flower(texts):
-    assert read_pairs(texts) == parse_config_args(texts)
+    texts = ["dimension=3", *texts]
+    assert check_config(RunConfig, texts) == parse_config_args(texts)
 
 
 def test_a_file_is_read_as_by_flower(tmp_path, monkeypatch):
     path = tmp_path / "run.toml"
-    path.write_text('# all of it\nrounds = 3\nlocal-steps = 2\nbounds = "[0, 1]"\n')
-    assert read_pairs([str(path)]) == parse_config_args([str(path)])
+    path.write_text('# all of it\ndimension = 3\nrounds = 3\nlocal-steps = 2\nbounds = "[0, 1]"\n')
+    assert check_config(RunConfig, [str(path)]) == parse_config_args([str(path)])
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert read_pairs(["~/run.toml"]) == parse_config_args(["~/run.toml"])
+    assert check_config(RunConfig, ["~/run.toml"]) == parse_config_args(["~/run.toml"])
 
 
 @pytest.mark.parametrize(
     ("texts", "reason"),
     [
-        (["algorithm=hiso"], "'algorithm=hiso' cannot be read: write pairs .* text in quotes, as in"),
-        (["rounds=3, seed=1"], "'rounds=3, seed=1' cannot be read: write pairs with spaces between them"),
+        (["algorithm=hiso"], "'algorithm=hiso' cannot be read: .* write pairs .* text in quotes, as in"),
+        (["rounds=3, seed=1"], "'rounds=3, seed=1' cannot be read: .* write pairs with spaces between them"),
         (["rounds=3 rounds=4"], "'rounds=3 rounds=4' cannot be read"),
         (["bounds=[0,"], "text in quotes, as in .* bounds="),
-        (["nowhere.toml"], "'nowhere.toml' cannot be read: FileNotFoundError"),
+        (["nowhere.toml"], "'nowhere.toml' cannot be read: .*No such file"),
+        (["rounds=3", "run.toml"], "'run.toml' is not part of a pair key=value"),
+        (["run.toml", "rounds=3"], "'run.toml' is not part of a pair key=value"),
     ],
 )
 def test_what_flower_refuses_is_refused_with_the_reason(texts, reason):
-    with pytest.raises((click.ClickException, OSError)):
+    with pytest.raises(Exception):  # noqa: B017
         parse_config_args(texts)
     with pytest.raises(ValueError, match=reason):
-        read_pairs(texts)
-
-
-def test_a_file_beside_pairs_is_refused():
-    for texts in (["rounds=3", "run.toml"], ["run.toml", "rounds=3"]):
-        with pytest.raises(ValueError):
-            parse_config_args(texts)
-        with pytest.raises(ValueError, match="TOML files cannot be passed"):
-            read_pairs(texts)
+        check_config(RunConfig, texts)
 
 
 @pytest.mark.parametrize("text", ["rounds = 3", "rounds= 3", "rounds", "rounds=3 seed", "rounds: 3"])
 def test_what_flower_would_leave_out_is_refused(text):
     assert parse_config_args([text]).keys() <= {"rounds"} and parse_config_args([text]) != {"rounds": 4}
     with pytest.raises(ValueError, match="is not part of a pair key=value"):
-        read_pairs([text])
+        check_config(RunConfig, [text])
 
 
 def run_config(text):
@@ -80,7 +73,7 @@ def node_config(text):
     [
         (run_config, "local_steps=3", "run config 'local_steps' is unknown; did you mean 'local-steps'\\?"),
         (run_config, "step=3", "run config 'step' is unknown.*accepted: algorithm, bounds"),
-        (run_config, "options.directions=3", "run config 'options.directions' is unknown"),
+        (run_config, "options.directions=3", "run config options must be text, got {'directions': 3}"),
         (run_config, "bounds=[0,1]", 'text in quotes, as in .* bounds="\\[0, 1\\]"'),
         (run_config, "output=3", 'output must be text, got 3: write output="3"'),
         (run_config, 'algorithm="hizo"', "unknown algorithm 'hizo'; did you mean 'hiso'"),

@@ -73,7 +73,7 @@ def test_a_failure_is_said(tmp_path):
 
 def test_it_is_read_by_one_command(tmp_path, capsys):
     with Status(tmp_path, RunConfig(algorithm="hiso", clients=3, rounds=10), 4) as status:
-        status.waiting("waiting for client 1, 40 of 600 s")
+        status.write(waiting="waiting for client 1, 40 of 600 s")
         assert __main__.main(["status", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines == [
@@ -111,7 +111,7 @@ def test_a_server_that_was_killed_is_told_from_one_that_is_silent(tmp_path):
     assert read(tmp_path)["state"] == "finished"
 
 
-STATE = {"state": "running", "algorithm": "hiso", "clients": 3, "rounds": 9, "round": 1, "began": 0.0, "said": 1.0}
+STATE = {"state": "running", "algorithm": "hiso", "clients": 3, "rounds": 9, "round": 1, "said": 1.0}
 
 
 @pytest.mark.parametrize(
