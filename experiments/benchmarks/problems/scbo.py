@@ -61,7 +61,7 @@ def scbo(queries: Queries, x0: np.ndarray, seed: int) -> None:
     assert constrained is not None, "SCBO needs constraints"
     lower, sides = queries.lower.double().cpu(), (queries.upper - queries.lower).double().cpu()
     first = ((torch.from_numpy(x0) - lower) / sides)[None]
-    rule = TrustRegionRule(math.ceil(max(4, d) / BATCH) * BATCH, SUCCESSES)
+    rule = TrustRegionRule(failure_tolerance=math.ceil(max(4, d) / BATCH) * BATCH, success_tolerance=SUCCESSES)
     with seeded(seed, []), warnings.catch_warnings(), suppress(Ended):
         for category in (OptimizationWarning, BotorchWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)

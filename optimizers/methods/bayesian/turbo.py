@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,14 +14,12 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import CommonOptions, check_boolean, check_integer, optional, positive_integer
+from optimizers.core.options import check_boolean, check_integer, optional, positive_integer, take_options
 from optimizers.core.result import Estimate
 from optimizers.designs import sobol
-from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
+from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp
 from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
-
-Acquisition = Literal["thompson", "log_ei"]
 
 
 @dataclass
@@ -46,17 +44,14 @@ class TuRBO(Optimizer):
     queries made in it, and is a box around its best point with sides L ℓ_i / (Π ℓ_j)^(1/d). L follows
     ``TrustRegionRule``; a region with L < ``length_min`` is replaced by a new one with its own initial design.
 
-    **Thompson sampling** (the default): for each of the q queries, every region's joint posterior is sampled at the
-    region's candidates, and the point of least sample over all regions is queried, so that regions compete. Candidates
-    are Sobol' points of the region, in which each coordinate is kept with probability min(20/d, 1) and otherwise
-    replaced by the center's. **LogEI** (``acquisition="log_ei"``): the q queries are chosen sequentially, each as the
-    point of largest expected improvement on the best value of the current regions, jointly with the points chosen
-    before it in its region.
+    **Thompson sampling.** For each of the q queries, every region's joint posterior is sampled at the region's
+    candidates, and the point of least sample over all regions is queried, so that regions compete. Candidates are
+    Sobol' points of the region, in which each coordinate is kept with probability min(20/d, 1) and otherwise replaced
+    by the center's.
 
     Idle workers get one more query each (``ask_another``): the design of a region without a model, otherwise one by
-    Thompson sampling, or by LogEI jointly with the region's pending queries. A value that arrives after its region has
-    ended does not change the other regions. A history and values of points that were not asked for enter the first
-    region; points outside the bounds are left out.
+    Thompson sampling. A value that arrives after its region has ended does not change the other regions. A history and
+    values of points that were not asked for enter the first region; points outside the bounds are left out.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
     mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
@@ -68,18 +63,10 @@ class TuRBO(Optimizer):
         batch_size: q, the queries of a batch; the last batch has as many as the budget allows.
         regions: m, the number of trust regions at a time.
         initial_points: the queries of a region's initial design; None: 2d, at least 4.
-        acquisition: ``"thompson"`` or ``"log_ei"``.
-        candidates: Thompson sampling's candidates in a region; None: min(100 d, 5000), at least 500.
-        success_tolerance: the number of consecutive successful batches that doubles L.
-        failure_tolerance: the number of consecutive unsuccessful queries that halves L; None: d (the paper's ⌈d/q⌉
-            batches), at least 4.
-        length_init: L of a new region, in units of the box's width.
-        length_min: a region with smaller L ends.
-        length_max: the largest L.
-        improvement: the relative improvement that makes a batch successful.
+        candidates: candidates in a region; None: min(100 d, 5000), at least 500.
         noisy: whether the center of a region is its point of least posterior mean.
         fit_steps: the largest number of L-BFGS-B iterations of a fit.
-        **common: see ``Optimizer``; ``bounds`` are required, finite on all sides.
+        **options: see ``TrustRegionRule`` and ``Optimizer``; ``bounds`` are required, finite on all sides.
 
     Raises:
         ValueError: without finite bounds, or for an option out of range.
@@ -89,6 +76,7 @@ class TuRBO(Optimizer):
     has_model = True
     version = 2
     takes_integers = True
+    option_sets: ClassVar[tuple[type, ...]] = (TrustRegionRule,)
     state: TuRBOState
 
     def __init__(
@@ -98,39 +86,25 @@ class TuRBO(Optimizer):
         batch_size: int = 5,
         regions: int = 1,
         initial_points: int | None = None,
-        acquisition: Acquisition = "thompson",
         candidates: int | None = None,
-        success_tolerance: int = 3,
-        failure_tolerance: int | None = None,
-        length_init: float = 0.8,
-        length_min: float = 0.5**7,
-        length_max: float = 1.6,
-        improvement: float = 1e-3,
         noisy: bool = False,
         fit_steps: int = 50,
-        **common: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
-        if acquisition not in ("thompson", "log_ei"):
-            raise ValueError(f"acquisition must be 'thompson' or 'log_ei', got {acquisition!r}")
         self.initial_points = optional(check_integer, "initial_points", initial_points, LEAST_DATA)
         self.batch_size = positive_integer("batch_size", batch_size)
         self.regions = positive_integer("regions", regions)
         self.fit_steps = positive_integer("fit_steps", fit_steps)
-        self.success_tolerance = positive_integer("success_tolerance", success_tolerance)
-        self.failure_tolerance = optional(positive_integer, "failure_tolerance", failure_tolerance)
         self.candidates = optional(positive_integer, "candidates", candidates)
-        self.acquisition, self.noisy = acquisition, check_boolean("noisy", noisy)
-        self.length_init, self.length_min, self.length_max = length_init, length_min, length_max
-        self.improvement = improvement
-        super().__init__(x0, **common)
+        self.noisy, self.rule = check_boolean("noisy", noisy), take_options(TrustRegionRule, options)
+        vars(self).update(vars(self.rule))
+        super().__init__(x0, **options)
 
     def _start(self) -> None:
         check_prox_value(self.prox, "TuRBO")
         self.box = UnitBox.of(self.domain, "TuRBO")
         d = self.box.dimension
-        names = ("success_tolerance", "length_init", "length_min", "length_max", "improvement")
-        options = {name: getattr(self, name) for name in names}
-        self.rule = TrustRegionRule(failure_tolerance=self.failure_tolerance or max(d, 4), **options)
+        self.rule = replace(self.rule, failure_tolerance=self.rule.failure_tolerance or max(d, 4))
         self._design_size = self.initial_points or max(2 * d, 4)
         self._num_candidates = self.candidates or max(min(100 * d, 5000), 500)
         self._fitted: dict[int, tuple[TrustRegion, LocalGP]] = {}
@@ -156,7 +130,7 @@ class TuRBO(Optimizer):
 
     def _ask(self) -> Batch:
         undesigned, count = self._undesigned(), self._next_queries()
-        return self._design(undesigned[0], count) if undesigned else self._queries(count, ())
+        return self._design(undesigned[0], count) if undesigned else self._queries(count)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
         undesigned = self._undesigned()
@@ -164,7 +138,7 @@ class TuRBO(Optimizer):
         for number in undesigned:
             if number not in designs:
                 return self._design(number, min(self._design_size, spare))
-        return self._queries(1, pending) if len(undesigned) < self.regions else None
+        return self._queries(1) if len(undesigned) < self.regions else None
 
     def _design(self, region: int, count: int) -> Batch:
         """The initial design of a region, of which x0 is the first point if it is the run's first batch."""
@@ -172,13 +146,11 @@ class TuRBO(Optimizer):
         regions = torch.full((count,), region, dtype=torch.int64, device=self._x.device)
         return self._points_batch(points, info={"regions": regions, "design": True})
 
-    def _queries(self, count: int, pending: Sequence[Batch]) -> Batch:
-        """Queries of the regions that have a model."""
+    def _queries(self, count: int) -> Batch:
+        """Queries by Thompson sampling in the regions that have a model."""
         undesigned = self._undesigned()
         slots = [i for i, region in enumerate(self.state.regions) if region.number not in undesigned]
-        unit, chosen = (
-            self._thompson(count, slots) if self.acquisition == "thompson" else self._log_ei(count, slots, pending)
-        )
+        unit, chosen = self._thompson(count, slots)
         regions = torch.tensor([self.state.regions[i].number for i in chosen], device=self._x.device)
         return self._points_batch(self.box.from_unit(unit), info={"regions": regions, "design": False})
 
@@ -224,39 +196,6 @@ class TuRBO(Optimizer):
             draws.append(gp.draw(points, normals))
         picks = distinct_minimizers(torch.cat(draws, dim=1))
         return torch.cat(candidates)[picks], [slots[place] for place in (picks // n).tolist()]
-
-    def _log_ei(self, count: int, slots: Sequence[int], pending: Sequence[Batch]) -> tuple[Tensor, list[int]]:
-        """q maximizers of LogEI in the unit cube, ``q x d``, and the region index of each."""
-        generator = self._generator()
-        best = min(region.best for region in self.state.regions)
-        chosen = {i: self._pending_in(self.state.regions[i], pending) for i in slots}
-        proposals: dict[int, tuple[Tensor, float]] = {}
-        points, regions = [], []
-        for _ in range(count):
-            for i in slots:
-                if i in proposals:
-                    continue
-                region = self.state.regions[i]
-                gp, center = self._model(region)
-                lower, upper = region_bounds(center, gp.lengthscales, region.length)
-                seeds = [int(s) for s in generator.integers(2**31, size=2)]
-                others = torch.stack(chosen[i]) if chosen[i] else None
-                acquisition = gp.log_expected_improvement(best, seeds[0], others)
-                point, value = maximize_acquisition(acquisition, lower, upper, seeds[1])
-                proposals[i] = (point, value + math.log(gp.scale))
-            i = max(proposals, key=lambda j: proposals[j][1])
-            point, _ = proposals.pop(i)
-            chosen[i].append(point)
-            points.append(point)
-            regions.append(i)
-        return torch.stack(points), regions
-
-    def _pending_in(self, region: TrustRegion, pending: Sequence[Batch]) -> list[Tensor]:
-        """The pending queries of a region in the unit cube, each of shape ``d``."""
-        own = (
-            batch.explicit[batch.info["regions"] == region.number] for batch in pending if batch.explicit is not None
-        )
-        return [point for points in own for point in self.box.to_unit(points)]
 
     def _take_history(self, data: DataAtHand) -> None:
         succeeded = torch.isfinite(data.totals)

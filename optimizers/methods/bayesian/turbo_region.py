@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from optimizers.core.options import nonnegative, optional, positive_integer
+
 
 @dataclass(frozen=True)
 class TrustRegion:
@@ -28,7 +30,7 @@ class TrustRegion:
     failures: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrustRegionRule:
     """When a trust region grows, shrinks and ends (Eriksson et al., 2019, Sec. 2).
 
@@ -36,12 +38,20 @@ class TrustRegionRule:
     ``failure_tolerance`` unsuccessful queries in a row, L becomes L/2. Both counters restart when L changes; a success
     resets the count of failures, and a failure the count of successes. A region ends at L < ``length_min``.
 
-    We count failures in queries, because regions share batches; the paper's ⌈d/q⌉ batches of q queries are d
-    queries. A batch succeeds if its least value is below the region's ``best`` by more than ``improvement`` times
-    |best|. The paper asks for any improvement, its published code for 1e-3.
+    We count failures in queries, because regions share batches. A batch succeeds if its least value is below the
+    region's ``best`` by more than ``improvement`` times |best|. The paper asks for any improvement, its published code
+    for 1e-3.
+
+    Attributes:
+        failure_tolerance: None: the number d of variables (the paper's ⌈d/q⌉ batches of q queries), at least 4.
+        success_tolerance: number of batches.
+        length_init: L of a new region, in units of the box's width.
+        length_min: L below which a region ends.
+        length_max: the largest L.
+        improvement: the relative improvement that makes a batch successful.
     """
 
-    failure_tolerance: int
+    failure_tolerance: int | None = None
     success_tolerance: int = 3
     length_init: float = 0.8
     length_min: float = 0.5**7
@@ -49,15 +59,13 @@ class TrustRegionRule:
     improvement: float = 1e-3
 
     def __post_init__(self) -> None:
+        positive_integer("success_tolerance", self.success_tolerance)
+        optional(positive_integer, "failure_tolerance", self.failure_tolerance)
+        nonnegative("improvement", self.improvement)
         if not 0 < self.length_min <= self.length_init <= self.length_max:
             raise ValueError(
                 "a trust region needs 0 < length_min <= length_init <= length_max, got "
                 f"{self.length_min}, {self.length_init}, {self.length_max}"
-            )
-        if self.success_tolerance < 1 or self.failure_tolerance < 1 or not self.improvement >= 0:
-            raise ValueError(
-                "success_tolerance and failure_tolerance must be at least 1 and improvement at least 0, got "
-                f"{self.success_tolerance}, {self.failure_tolerance}, {self.improvement}"
             )
 
     def start(self, number: int, best: float = math.inf) -> TrustRegion:
@@ -82,7 +90,7 @@ class TrustRegionRule:
             successes, failures = 0, region.failures + queries
         if successes >= self.success_tolerance:
             return TrustRegion(region.number, min(2.0 * region.length, self.length_max), best)
-        if failures >= self.failure_tolerance:
+        if self.failure_tolerance and failures >= self.failure_tolerance:
             return TrustRegion(region.number, region.length / 2.0, best)
         return replace(region, best=best, successes=successes, failures=failures)
 

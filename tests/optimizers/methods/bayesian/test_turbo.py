@@ -1,7 +1,5 @@
-import functools
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -30,12 +28,6 @@ def test_battery(check):
 @options_battery({"two regions": TWO_REGIONS})
 def test_options(check, factory, promises):
     check(factory, promises)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_battery_log_ei(check):
-    check(boxed_factory("turbo", acquisition="log_ei", **QUICK), Promises(budget=20, convergence_queries=60))
 
 
 def walk(rule, region, values, queries=1):
@@ -206,8 +198,6 @@ def test_needs_finite_bounds_and_says_so():
         TuRBO(x0, bounds=[(-1, 1), (-1, None), (-1, 1)], max_queries=20)
     with pytest.raises(ValueError, match="nothing to search"):
         TuRBO(x0, bounds=[(0, 0)] * 3, max_queries=20)
-    with pytest.raises(ValueError, match="acquisition"):
-        TuRBO(x0, bounds=[(-1, 1)] * 3, max_queries=20, acquisition="ucb")
     with pytest.raises(ValueError, match="length_min"):
         TuRBO(x0, bounds=[(-1, 1)] * 3, max_queries=20, length_min=0.9)
     with pytest.raises(TypeError, match="value"):
@@ -304,37 +294,6 @@ def test_a_prox_with_a_value_is_part_of_the_objective():
     assert float(result.x.mean()) < 0.75 < float(without.x.mean())
 
 
-@functools.cache
-def log_ei_run(seed, queries=19):
-    options = {"batch_size": 3, "regions": 2, "initial_points": 5, "fit_steps": 10, "acquisition": "log_ei"}
-    return minimize(
-        about_0_7,
-        torch.full((4,), -4.0).double(),
-        "turbo",
-        max_queries=queries,
-        bounds=[(-5, 5)] * 4,
-        seed=seed,
-        **options,
-    )
-
-
-def about_0_7(x):
-    return float((x - 0.7).square().sum())
-
-
-def test_log_ei_is_deterministic():
-    first, other = log_ei_run(0).history.y, log_ei_run(1).history.y
-    torch.rand(5)
-    assert torch.equal(first[:13], log_ei_run(0, 13).history.y)
-    assert not torch.equal(first[10:], other[10:])
-
-
-def test_log_ei_descends():
-    """Nine queries after a design of ten, over three seeds; blind ones would come to 0.8 of the design's best or so."""
-    runs = [log_ei_run(seed) for seed in range(3)]
-    assert np.mean([float(run.fun) / float(run.history.y[:10].min()) for run in runs]) < 0.5
-
-
 @pytest.mark.parametrize("name", ["ackley", pytest.param("levy", marks=pytest.mark.slow)])
 def test_beats_random_search(name):
     """95% interval of log10(TuRBO / random search), 60 queries each on the same box, is under 0."""
@@ -370,18 +329,6 @@ def test_candidates_differ_from_the_center_in_20_coordinates_on_average(d, share
     assert abs(float(changed.double().mean()) - share) <= 5 * math.sqrt(share * (1 - share) / (count * d))
 
 
-def test_regions_compete_by_their_improvements_in_the_values_units():
-    """Both regions are alike but for their values' unit, so that the one of the larger unit promises more."""
-    for wide in (0, 1):
-        options = {"regions": 2, "batch_size": 1, "initial_points": 6, "acquisition": "log_ei"}
-        opt = TuRBO(torch.full((2,), 0.5).double(), bounds=[(0, 1)] * 2, max_queries=40, **options)
-        for region in range(2):
-            batch = opt.ask()
-            assert batch.info["regions"].tolist() == [region] * 6
-            opt.tell(batch, 1.0 + (10.0 if region == wide else 1e-3) * (batch.points() - 0.5).square().sum(1))
-        assert opt.ask().info["regions"].tolist() == [wide]
-
-
 # Several queries at a time.
 
 
@@ -389,18 +336,16 @@ def levy_with_failures(X):
     return torch.where((X.sum(-1) * 1e4).floor() % 5 == 0, torch.nan, standard_problem("levy", 3)(X))
 
 
-@pytest.mark.parametrize("acquisition", ["thompson", "log_ei"])
 @pytest.mark.slow
-def test_a_run_with_several_batches_out_resumes_bitwise(acquisition):
+def test_a_run_with_several_batches_out_resumes_bitwise():
     bounds = standard_problem("levy", 3).bounds.T
     options = QUICK | {"batch_size": 2, "initial_points": 4, "fit_steps": 3, "regions": 2}
-    if acquisition == "thompson":
-        options |= {"failure_tolerance": 2, "length_min": 0.3}
+    options |= {"failure_tolerance": 2, "length_min": 0.3}
 
     def make():
-        return TuRBO(torch.ones(3).double(), bounds=bounds, max_queries=60, acquisition=acquisition, **options)
+        return TuRBO(torch.ones(3).double(), bounds=bounds, max_queries=60, **options)
 
-    check_resumes(make, levy_with_failures, 4, 14, 16 if acquisition == "thompson" else 2)
+    check_resumes(make, levy_with_failures, 4, 14, 16)
 
 
 def turbo(**options):
@@ -442,30 +387,9 @@ def test_values_of_a_region_that_has_ended_change_no_other():
     assert opt.state.regions[0].number == 1 and len(opt._data(opt.state.regions[0])[1]) == 4
 
 
-@pytest.mark.parametrize("acquisition", ["thompson", "log_ei"])
-def test_pending_queries_are_not_asked_again(acquisition):
-    opt = turbo(acquisition=acquisition, initial_points=8, fit_steps=50)
+def test_pending_queries_are_not_asked_again():
+    opt = turbo(initial_points=8, fit_steps=50)
     opt.tell(opt.ask(), bowl(opt.ask().points()))
     points = torch.cat([opt.ask_another().points() for _ in range(4)])
     distances = torch.cdist(points, points) + torch.eye(4).double()
     assert float(distances.min()) > 1e-3
-
-
-def test_log_ei_beside_pending_queries_is_joint_with_them():
-    """The second point maximizes, on a grid, what Monte Carlo says of the joint improvement with the first."""
-    opt = turbo(acquisition="log_ei", initial_points=6, fit_steps=50)
-    opt.tell(opt.ask(), bowl(opt.ask().points()))
-    first, second = (opt.ask_another().points() for _ in range(2))
-    (region,) = opt.state.regions
-    gp, center = opt._model(region)
-    lower, upper = region_bounds(center, gp.lengthscales, region.length)
-    generator = torch.Generator().manual_seed(0)
-    others = lower + (upper - lower) * torch.rand(300, 2, generator=generator, dtype=torch.float64)
-
-    def joint(x):
-        normals = torch.randn(4000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        draws = gp.draw(torch.cat([x[None], first]), normals)
-        return float((region.best - draws.amin(dim=1)).clamp(min=0.0).mean())
-
-    improvements = [joint(x) for x in others]
-    assert joint(second[0]) > 0.97 * max(improvements) and joint(first[0]) < joint(second[0])
