@@ -215,8 +215,7 @@ class Directions:
         ):
             return False
         array, signs = flat.numpy(), self.distribution == "rademacher"
-        stream = self._stream(step, self.distribution)
-        _compiled.add(signs, *self._key, row, *stream, start, array, array.dtype.type(scale))
+        _compiled.add(signs, row, *self.address(step), start, array, array[:0], array.dtype.type(scale))
         return True
 
     def _check(
@@ -285,7 +284,9 @@ class Directions:
             return known
         if _compiled is not None and device.type == "cpu":
             partial = np.empty(-(-self.d // GROUP))
-            _compiled.sums_of_squares(*self._key, row, *self._stream(step, "normal"), self.d, partial)
+            _compiled.sums_of_squares(
+                False, row, *self._key, *self._stream(step, "normal"), self.d, partial[:0], partial
+            )
             sums = torch.from_numpy(partial)
         else:
             pieces = []

@@ -1,8 +1,8 @@
-"""CPU kernels of `optimizers.directions.directions`, compiled by numba if it is installed.
+"""CPU kernels of this package, compiled by numba if it is installed.
 
-They give the numbers of `philox.words`, `normal.normals` and `fixed_order` bit for bit; a test compares every kernel
-with its torch counterpart. fastmath is off, so that LLVM neither reassociates nor contracts to fused multiply-adds.
-Loops run over arrays that fit into a fast cache, so that they are vectorized on any CPU.
+They give the numbers of `philox.words`, `normal.normals`, `fixed_order` and `metric` bit for bit; a test compares every
+kernel with its torch counterpart. fastmath is off, so that LLVM neither reassociates nor contracts to fused
+multiply-adds. Loops run over arrays that fit into a fast cache, so that they are vectorized on any CPU.
 """
 
 import math
@@ -29,7 +29,8 @@ L0, L1, L2, L3, L4, L5, L6 = (F32(c) for c in normal.LOG)
 S0, S1, S2 = (F32(c) for c in normal.SIN)
 C0, C1, C2 = (F32(c) for c in normal.COS)
 
-_compile = numba.njit(cache=True, nogil=True)
+# Python's error model tests divisors for zero, which prevents vectorization.
+compile_ = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 def _bits_of_float(typing_context: Any, x: Any) -> Any:
@@ -46,7 +47,7 @@ _bits: Any = intrinsic(_bits_of_float)
 _float: Any = intrinsic(_float_of_bits)
 
 
-@_compile
+@compile_
 def _words(k0: int, k1: int, row: int, s0: int, s1: int, group: int, w: Any) -> None:
     """Writes the 256 words of a group to w, computed in 64-bit lanes whose upper halves are discarded."""
     w0, w1, w2, w3 = w[:64], w[64:128], w[128:192], w[192:256]
@@ -62,7 +63,7 @@ def _words(k0: int, k1: int, row: int, s0: int, s1: int, group: int, w: Any) -> 
         w0[i], w1[i], w2[i], w3[i] = U32(a), U32(b), U32(c), U32(d)
 
 
-@_compile
+@compile_
 def _normals(w: Any, z: Any) -> None:
     a, b, p, q = w[:128], w[128:256], z[:128], z[128:256]
     for i in range(2 * LANES):
@@ -81,7 +82,7 @@ def _normals(w: Any, z: Any) -> None:
         q[i] = r * (cosine if swap else sine)
 
 
-@_compile
+@compile_
 def draw_group(
     signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any
 ) -> None:
@@ -97,7 +98,7 @@ def draw_group(
         _normals(w, z)
 
 
-@_compile
+@compile_
 def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int, out: Any) -> None:
     """Sets out[i, j] to coordinate start + j of row rows[i]: signs or standard normals."""
     size = GROUP * 32 if signs else GROUP
@@ -113,9 +114,11 @@ def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int,
                 target[j] = source[j]
 
 
-@_compile
-def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x: Any, scale: float) -> None:
-    """Adds scale times coordinate start + j of the row to x[j]; product and sum are rounded."""
+@compile_
+def add(
+    signs: bool, row: int, k0: int, k1: int, s0: int, s1: int, start: int, x: Any, metric: Any, scale: float
+) -> None:
+    """x[j] += scale · u[start + j] / √metric[j], every operation rounded once; an empty metric is 1."""
     size = GROUP * 32 if signs else GROUP
     w, z = np.empty(GROUP, np.uint32), np.empty(size, np.float32)
     end = start + x.size
@@ -123,11 +126,16 @@ def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x
         low, high = max(start, group * size), min(end, group * size + size)
         draw_group(signs, k0, k1, row, s0, s1, group, high - group * size, w, z)
         target, source = x[low - start : high - start], z[low - group * size : high - group * size]
-        for j in range(high - low):
-            target[j] = target[j] + scale * source[j]
+        if metric.size > 0:
+            h = metric[low - start : high - start]
+            for j in range(high - low):
+                target[j] = target[j] + scale * (source[j] / np.sqrt(h[j]))
+        else:
+            for j in range(high - low):
+                target[j] = target[j] + scale * source[j]
 
 
-@_compile
+@compile_
 def halve(s: Any, size: int) -> float:
     """The sum of s[:size], size a power of two, by adding the upper to the lower half repeatedly."""
     half = size // 2
@@ -139,20 +147,28 @@ def halve(s: Any, size: int) -> float:
     return s[0]
 
 
-@_compile
-def sums_of_squares(k0: int, k1: int, row: int, s0: int, s1: int, d: int, sums: Any) -> None:
-    """Sets sums[g] to the sum of the squares of the normals of group g, in the order of `fixed_order.group_sums`."""
-    w, z, square = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32), np.empty(GROUP, np.float64)
-    for group in range(sums.size):
-        draw_group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
-        inside = min(GROUP, d - group * GROUP)
+@compile_
+def sums_of_squares(signs: bool, row: int, k0: int, k1: int, s0: int, s1: int, d: int, metric: Any, sums: Any) -> None:
+    """sums[g] = Σ uⱼ²/hⱼ over the g-th 256 coordinates, as `fixed_order.group_sums`; h = 1 without a metric."""
+    size = GROUP * 32 if signs else GROUP
+    w, z, square = np.empty(GROUP, np.uint32), np.empty(size, np.float32), np.empty(GROUP, np.float64)
+    for g in range(sums.size):
+        low = g * GROUP
+        inside = min(GROUP, d - low)
+        offset = low % size
+        if offset == 0:
+            draw_group(signs, k0, k1, row, s0, s1, low // size, min(size, d - low), w, z)
         square[inside:] = 0.0
-        for i in range(inside):
-            square[i] = np.float64(z[i]) * np.float64(z[i])
-        sums[group] = halve(square, GROUP)
+        for j in range(inside):
+            u = np.float64(z[offset + j])
+            square[j] = u * u
+        if metric.size > 0:
+            for j in range(inside):
+                square[j] = square[j] / np.float64(metric[low + j])
+        sums[g] = halve(square, GROUP)
 
 
-@_compile
+@compile_
 def _power_of_two(size: int) -> int:
     power = 1
     while power < size:
@@ -160,7 +176,7 @@ def _power_of_two(size: int) -> int:
     return power
 
 
-@_compile
+@compile_
 def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
     sums[:] = 0.0
     for group in range(-(-x.size // GROUP)):
@@ -175,7 +191,7 @@ def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
     return halve(sums, sums.size)
 
 
-@_compile
+@compile_
 def orthonormalize(v: Any, done: int) -> None:
     """Orthonormalizes the rows of v from `done` on in place, as `fixed_order.orthonormalize`."""
     product, sums = np.empty(GROUP), np.empty(_power_of_two(-(-v.shape[1] // GROUP)))

@@ -58,7 +58,8 @@ class Groups:
         elif isinstance(given, Tensor):
             self._of_labels(given)
         elif isinstance(given, Sequence) and not isinstance(given, str) and len(given):
-            self._of_members([_indices(group, dimension) for group in given])
+            members = [_indices(group, dimension) for group in given]
+            self._of_labels(_labels(members, dimension), len(members))
         else:
             raise TypeError(
                 "groups must be None, a number, a module, a sequence of ranges or indices, or a tensor of labels, "
@@ -71,27 +72,7 @@ class Groups:
         if len(sizes) < self.dimension:
             self._ends = self.sizes.cumsum(0).tolist()
 
-    def _of_members(self, members: list[Tensor]) -> None:
-        d, flat, sizes = self.dimension, torch.cat(members), [len(group) for group in members]
-        if 0 in sizes:
-            raise ValueError(f"group {sizes.index(0)} is empty")
-        if bool((wrong := (flat < 0) | (flat >= d)).any()):
-            raise ValueError(f"groups name coordinate {int(flat[wrong][0])}, accepted are 0 to {d - 1}")
-        times = torch.bincount(flat, minlength=d)
-        if bool((times > 1).any()):
-            raise ValueError(f"groups overlap: coordinate {int(times.argmax())} is in more than one place")
-        if len(missing := (times == 0).nonzero()):
-            raise ValueError(
-                f"groups do not cover the {d} coordinates: {len(missing)} are in none, the first is {int(missing[0])}"
-            )
-        if torch.equal(flat, torch.arange(d)):
-            self._of_sizes(sizes)
-            return
-        self.sizes = torch.tensor(sizes, dtype=torch.int64)
-        self.labels = torch.empty(d, dtype=torch.int32)
-        self.labels[flat] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(self.sizes)
-
-    def _of_labels(self, labels: Tensor) -> None:
+    def _of_labels(self, labels: Tensor, count: int = 0) -> None:
         if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != (self.dimension,):
             raise ValueError(
                 f"labels of groups must be integers of shape ({self.dimension},), "
@@ -99,10 +80,14 @@ class Groups:
             )
         if int(labels.min()) < 0:
             raise ValueError(f"labels of groups count from 0, got {int(labels.min())}")
-        self.sizes = torch.bincount(labels.cpu().to(torch.int64))
+        labels = labels.detach().cpu().to(torch.int64)
+        self.sizes = torch.bincount(labels, minlength=count)
         if len(empty := (self.sizes == 0).nonzero()):
             raise ValueError(f"group {int(empty[0])} is empty")
-        self.labels = labels.detach().cpu().to(torch.int32)
+        if bool((labels.diff() >= 0).all()):
+            self._of_sizes(self.sizes.tolist())
+        else:
+            self.labels = labels.to(torch.int32)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -186,17 +171,31 @@ class GroupDiagonal:
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], device: torch.device) -> GroupDiagonal:
         """Restores the diagonal of a ``state_dict``."""
-        d = int(state["dimension"])
         given = state.get("labels")
         if "sizes" in state:
-            ends = [0, *state["sizes"].cumsum(0).tolist()]
-            given = [range(a, b) for a, b in itertools.pairwise(ends)]
-        return cls(Groups(given, d), state["values"].to(device).clone())
+            given = torch.arange(len(state["sizes"])).repeat_interleave(state["sizes"])
+        return cls(Groups(given, int(state["dimension"])), state["values"].to(device).clone())
 
 
 def _check_total(total: int, dimension: int) -> None:
     if total != dimension:
         raise ValueError(f"groups have {total} coordinates in all, the point has {dimension}")
+
+
+def _labels(members: list[Tensor], d: int) -> Tensor:
+    """Returns the group of each coordinate from the coordinates of each group; raises unless they are a partition."""
+    flat = torch.cat(members)
+    if bool((wrong := (flat < 0) | (flat >= d)).any()):
+        raise ValueError(f"groups name coordinate {int(flat[wrong][0])}, accepted are 0 to {d - 1}")
+    times = torch.bincount(flat, minlength=d)
+    if bool((times > 1).any()):
+        raise ValueError(f"groups overlap: coordinate {int(times.argmax())} is in more than one place")
+    if len(missing := (times == 0).nonzero()):
+        raise ValueError(
+            f"groups do not cover the {d} coordinates: {len(missing)} are in none, the first is {int(missing[0])}"
+        )
+    numbers = torch.arange(len(members)).repeat_interleave(torch.tensor([len(group) for group in members]))
+    return torch.empty_like(flat).scatter_(0, flat, numbers)
 
 
 def _indices(group: Any, dimension: int) -> Tensor:

@@ -16,10 +16,11 @@ from torch import Tensor
 from optimizers.directions.directions import Directions
 from optimizers.directions.fixed_order import group_sums, halved
 from optimizers.directions.groups import GroupDiagonal
+from optimizers.directions.normal import square_root
 
 _compiled: ModuleType | None
 try:
-    from optimizers.directions import metric_numba as _compiled
+    from optimizers.directions import directions_numba as _compiled
 except ImportError:
     _compiled = None
 
@@ -38,12 +39,8 @@ def dense(metric: Tensor | GroupDiagonal) -> Tensor:
 
 
 def over_root(u: Tensor, metric: Tensor | GroupDiagonal) -> Tensor:
-    """H^(−1/2) u in their dtype, shape ``... x d``; the root has the same bits on every device."""
-    h = dense(metric)
-    if h.device.type == "cpu":
-        # torch's vectorized root misses the last bit of 1 in 100 float64 numbers; NumPy's is correctly rounded.
-        return u / torch.from_numpy(np.sqrt(h.numpy()))
-    return u / h.to(torch.float64).sqrt().to(h.dtype)
+    """H^(−1/2) u in their dtype, shape ``... x d``."""
+    return u / square_root(dense(metric))
 
 
 def add_over_root(

@@ -7,7 +7,6 @@ rounds can therefore replay them.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from types import ModuleType
@@ -65,17 +64,11 @@ def update(
         terms: (step, row, coefficient), added in this order; at least one.
         rate: η.
         hessian: H > 0, shape ``d``, in ``compute_dtype(x.dtype)``; inf fixes a coordinate.
-        learning: (ν, ε, β_l, β_u).
+        learning: (ν, ε, β_l, β_u), for an H of shape ``d``.
         momentum: m, shape ``d``, in the dtype of H.
         decay: β.
         chunk: coordinates at a time; on the CPU, chunks are shared among ``torch.get_num_threads()`` threads.
-
-    Raises:
-        ValueError: for vectors that do not match, no term, or directions of another distribution.
     """
-    _check(directions, [terms], x, hessian, momentum)
-    if learning is not None and not isinstance(hessian, Tensor):
-        raise ValueError("learning needs hessian, a vector of shape d")
     nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
     dtype = compute_dtype(x.dtype)
     numbers = _rounded((rate, decay, 1.0 - decay, 1.0 - nu, nu, *others), dtype)
@@ -130,47 +123,19 @@ def learn(
         displacements: the terms of each displacement; at least one each.
         learning: (ν, ε, β_l, β_u).
         chunk: as in ``update``.
-
-    Raises:
-        ValueError: as in ``update``.
     """
-    _check(directions, displacements, None, hessian)
     nu, *others = learning
     numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)
-    kind, compiled = type(numbers[0]), _compiled if hessian.device.type == "cpu" else None
-    ends = np.cumsum([len(terms) for terms in displacements])
+    kind, eq12 = type(numbers[0]), [*map(float, numbers)]
 
     def apply(low: int, high: int) -> None:
         h = hessian[low:high].detach()
-        if compiled is not None:
-            chained = [*itertools.chain(*displacements)]
-            compiled.learn(*_addressed(directions, chained, kind), ends, low, high, h.numpy(), numbers)
-            return
-        eq12, before = [*map(float, numbers)], h.clone()
+        before = h.clone()
         for terms in displacements:
             _learn_from(h, over_root(_combined(h, directions, terms, kind, low, high), before), eq12)
 
-    in_chunks(apply, directions.d, chunk, hessian.device, _compiled is not None)
+    in_chunks(apply, directions.d, chunk, hessian.device, threaded=False)
     torch.autograd.graph.increment_version(hessian)
-
-
-def _check(
-    directions: Directions,
-    displacements: Sequence[Sequence[Term]],
-    x: Tensor | None,
-    *others: Tensor | GroupDiagonal | None,
-) -> None:
-    """Raises for no term, other directions, or vectors that do not match in length, device and dtype."""
-    if not displacements or not all(displacements) or directions.distribution not in ("normal", "rademacher"):
-        raise ValueError(f"an update needs at least one term and normal or rademacher directions, got {directions}")
-    held = [t for t in (x, *others) if t is not None]
-    dtype, device = compute_dtype(held[0].dtype), held[0].device
-    for t in held:
-        if (len(t), t.device) != (directions.d, device) or t.dtype != (t.dtype if t is x else dtype):
-            raise ValueError(
-                f"vectors must be of {directions.d} numbers on {device}, hessian and momentum {dtype}, "
-                f"got {len(t)} of {t.dtype} on {t.device}"
-            )
 
 
 def stays_finite(terms: Sequence[Term], rate: float, floor: float, dtype: torch.dtype) -> bool:

@@ -5,12 +5,9 @@ coordinates is drawn, combined and applied while it is in the fastest cache, so 
 written once and nothing of size d is made.
 """
 
-from typing import Any
-
 import numpy as np
 
-from optimizers.directions.directions_numba import GROUP, draw_group
-from optimizers.directions.metric_numba import compile_
+from optimizers.directions.directions_numba import GROUP, compile_, draw_group
 
 
 @compile_
@@ -31,7 +28,10 @@ def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, mo
             for j in range(count):
                 d[j] = d[j] / np.sqrt(h[j])
             if learns:
-                _take_history(h, d, keep, weight, epsilon, lower, upper)
+                for j in range(count):
+                    value = keep * h[j] + weight * (d[j] * d[j] + epsilon)
+                    value = lower if value < lower else value
+                    h[j] = upper if value > upper else value
         if carried:
             m = momentum[first:last]
             for j in range(count):
@@ -40,28 +40,6 @@ def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, mo
         target = x[first:last]
         for j in range(count):
             target[j] = target[j] - rate * d[j]
-
-
-@compile_
-def learn(signs, k0, k1, rows, s0, s1, coefficients, ends, start, end, hessian, numbers):  # type: ignore
-    """Eq. 12 of coordinates start … end − 1 for each displacement; the terms of the l-th end before ``ends[l]``."""
-    keep, weight, epsilon, lower, upper = numbers
-    width = GROUP * 32 if signs else GROUP
-    w, z = np.empty(GROUP, np.uint32), np.empty(width, np.float32)
-    delta, roots = np.empty(width, coefficients.dtype), np.empty(width, coefficients.dtype)
-    for group in range(start // width, -(-end // width)):
-        low, high = max(start, group * width), min(end, group * width + width)
-        count, h, d = high - low, hessian[low - start : high - start], delta[: high - low]
-        for j in range(count):
-            roots[j] = np.sqrt(h[j])
-        begin = 0
-        for stop in ends:
-            part = rows[begin:stop], s0[begin:stop], s1[begin:stop], coefficients[begin:stop]
-            _combine(signs, k0, k1, part[0], part[1], part[2], part[3], group, width, low, high, w, z, d)
-            for j in range(count):
-                d[j] = d[j] / roots[j]
-            _take_history(h, d, keep, weight, epsilon, lower, upper)
-            begin = stop
 
 
 @compile_
@@ -77,11 +55,3 @@ def _combine(signs, k0, k1, rows, s0, s1, coefficients, group, width, low, high,
         else:
             for j in range(d.size):
                 d[j] = d[j] + c * source[j]
-
-
-@compile_
-def _take_history(h: Any, d: Any, keep: float, weight: float, epsilon: float, lower: float, upper: float) -> None:
-    for j in range(h.size):
-        value = keep * h[j] + weight * (d[j] * d[j] + epsilon)
-        value = lower if value < lower else value
-        h[j] = upper if value > upper else value

@@ -6,7 +6,7 @@ Reference: Zhang and Tang, Zeroth-order Katyusha, 2024, Sec. 4. μ = μ_f + μ_�
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from optimizers.core.options import check_integer, positive
@@ -113,29 +113,19 @@ def corollary_3(L: float, mu: float) -> KatyushaParameters:
 
     Line 2 keeps its weight 1/2 on w.
     """
-    return _with_momentum(2.0 * positive("L", L) / 3.0, mu, 1.0)
-
-
-def balanced(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Ours: Theorem 1's M with p = |S|/d, and θ = min{√(μ/(Mp)), 1/2}.
-
-    References then cost as many queries as steps, for every |S|; for |S| = 1 it is ``theorem_1``, whose p is 1/d.
-    Theorem 1 holds for every p.
-    """
-    return _with_momentum(_curvature(option, L, d, size), mu, size / d)
-
-
-def without_reference(L: float, mu: float) -> KatyushaParameters:
-    """Ours: the full batch with Corollary 3's M, θ and p, and no weight on w in line 2.
-
-    The full batch has no variance for a reference to reduce. This is Nesterov's method along eq. 6; the proof of
-    Theorem 1 holds for it without the terms in w.
-    """
-    return _with_momentum(2.0 * positive("L", L) / 3.0, mu, 1.0, 0.0)
+    return theorem_1("I", L, mu, 1, 1)
 
 
 def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """The parameters of a rule by its name; ``"corollary"`` is the one for this option and |S|.
+    """The parameters of a rule by its name.
+
+    * ``"theorem_1"``: Theorem 1's M, with the corollaries' θ and p.
+    * ``"corollary"``: the corollary for this option and |S|.
+    * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d, and θ = min{√(μ/(Mp)), 1/2}. References then cost as many
+      queries as steps, for every |S|; for |S| = 1 it is ``"theorem_1"``, whose p is 1/d. Theorem 1 holds for every p.
+    * ``"without_reference"`` (ours): the full batch with Corollary 3's parameters and no weight on w in line 2, since
+      the full batch has no variance for a reference to reduce. This is Nesterov's method along eq. 6; the proof of
+      Theorem 1 holds for it without the terms in w.
 
     Raises:
         ValueError: for μ = 0, for a corollary if |S| is neither d nor at most √d, and for ``"without_reference"``
@@ -146,11 +136,11 @@ def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) 
         case "theorem_1":
             return theorem_1(option, L, mu, d, size)
         case "balanced":
-            return balanced(option, L, mu, d, size)
+            return _with_momentum(_curvature(option, L, d, size), mu, size / d)
         case "without_reference":
             if not full:
                 raise ValueError('parameters="without_reference" is for batch_size="full"')
-            return without_reference(L, mu)
+            return replace(corollary_3(L, mu), reference_weight=0.0)
         case "corollary":
             if full:
                 return corollary_3(L, mu)
@@ -186,9 +176,9 @@ def _curvature(option: Option, L: float, d: int, size: int) -> float:
     return (variance_constant(option, d, size) + 1.0) * positive("L", L) / 3.0
 
 
-def _with_momentum(M: float, mu: float, p: float, reference_weight: float = 0.5) -> KatyushaParameters:
+def _with_momentum(M: float, mu: float, p: float) -> KatyushaParameters:
     """θ = min{√(μ/(Mp)), 1/2}, as in all corollaries, whose p is 1/d or 1."""
-    return KatyushaParameters(M, min(math.sqrt(positive("mu", mu) / (M * p)), 0.5), p, reference_weight)
+    return KatyushaParameters(M, min(math.sqrt(positive("mu", mu) / (M * p)), 0.5), p)
 
 
 def _check_small(size: int, d: int) -> None:

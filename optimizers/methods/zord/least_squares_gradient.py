@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from optimizers.core.options import check_integer, nonnegative, optional, positive_integer
-from optimizers.directions.directions import Directions
 from optimizers.estimators.least_squares import least_squares
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from surrogates import Trajectory
@@ -89,31 +88,5 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
         self._query_next(z, start=x)
 
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
-        """Points at the radius from z, each along the direction that the regression at z determines least.
-
-        The regression's rows are the ``window`` queries nearest to z, the pending points and the points found before.
-        """
-        X = self.trajectory.X[self.trajectory.nearest(z, self._size)]
-        known, normal = torch.cat([X[1:], pending]) - X[0], Directions(self.seed, len(z), "normal")
-        starts = normal.block(self.number, count, device=z.device)
-        found = z.new_empty(0, len(z))
-        for start in starts:
-            u = self.local_radius * least_determined(known.double(), start).to(z)
-            sides = self._confined(torch.stack([z + u, z - u]))
-            room = (sides - z).norm(dim=1)
-            points = self._unasked(sides[int(room[1] > 2 * room[0])][None], torch.cat([pending, found]))
-            found, known = torch.cat([found, points]), torch.cat([known, points - X[0]])
-        return found
-
-
-def least_determined(displacements: Tensor, start: Tensor) -> Tensor:
-    """The unit vector u of least ‖D u‖, shape ``d``; if D has a null space, the projection of ``start`` onto it.
-
-    Args:
-        displacements: D, ``n x d``, float64.
-        start: a vector, shape ``d``, float64, which also chooses between u and −u.
-    """
-    _, s, right = torch.linalg.svd(displacements, full_matrices=False)
-    right = right[s > torch.finfo(s.dtype).eps * max(displacements.shape) * s[0]]
-    u = right[-1] * (right[-1] @ start).sign() if len(right) == len(start) else start - right.mT @ (right @ start)
-    return torch.nn.functional.normalize(u, dim=0)
+        """Points at the radius from z, along normal directions."""
+        return self._unasked(self._around(z, count), pending)

@@ -16,7 +16,7 @@ def tensors(dtype):
 
 
 @pytest.mark.slip(
-    "optimizers/directions/metric_numba.py",
+    "optimizers/directions/directions_numba.py",
     "scale * (source[j] / np.sqrt(h[j]))",
     "scale * (source[j] / h[j])",
     "queries along H⁻¹u, not H^(-1/2)u (HiSo Alg. 2b, line 4)",

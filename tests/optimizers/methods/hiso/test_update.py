@@ -157,31 +157,6 @@ def test_bits_depend_on_neither_chunks_nor_threads(dtype, distribution, compiled
         torch.set_num_threads(threads)
 
 
-def test_what_does_not_fit_is_refused():
-    x, hessian, momentum = tensors(torch.float32)
-    u = Directions(7, D)
-    before = [t.clone() for t in (x, hessian, momentum)]
-    for call in (
-        lambda: update(x, u, [], 0.1),
-        lambda: learn(hessian, u, [], RULE),
-        lambda: learn(hessian, u, [TERMS, []], RULE),
-    ):
-        with pytest.raises(ValueError, match="at least one term"):
-            call()
-    for message, call in {
-        "torch.bfloat16": lambda: learn(hessian.bfloat16(), u, [TERMS], RULE),
-        "'sphere'": lambda: update(x, Directions(7, D, "sphere"), TERMS, 0.1),
-        "learning needs hessian": lambda: update(x, u, TERMS, 0.1, learning=RULE),
-        "torch.float64": lambda: update(x, u, TERMS, 0.1, hessian=hessian.double()),
-        "got 1499": lambda: update(x, u, TERMS, 0.1, hessian=hessian[1:]),
-        "got 1498": lambda: learn(hessian[2:], u, [TERMS], RULE),
-        "got 750": lambda: update(x[::2], u, TERMS, 0.1),
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            call()
-    assert same((x, hessian, momentum), before)
-
-
 MEMORY = """
 import torch
 from optimizers import Directions

@@ -8,7 +8,6 @@ import torch
 from optimizers import CoordinateDifferences, FiniteDifferences, ZOLKatyusha
 from optimizers.methods.katyusha.parameters import (
     KatyushaParameters,
-    balanced,
     by_rule,
     corollary_1,
     corollary_2,
@@ -16,7 +15,6 @@ from optimizers.methods.katyusha.parameters import (
     general_convex,
     theorem_1,
     variance_constant,
-    without_reference,
 )
 from optimizers.methods.katyusha.zo_l_katyusha import variance_reduced, z_step
 from tests.optimizers.composite import PROXES, logistic, quadratic
@@ -84,11 +82,11 @@ def test_corollaries_by_hand():
 
 
 def test_rules_of_ours_by_hand():
-    q = balanced("I", 3.0, 0.01, 40, 10)
+    q = by_rule("balanced", "I", 3.0, 0.01, 40, 10)
     assert pytest.approx(4 * 40 * 30 / (39 * 10) + 1.0) == q.M and q.probability == 0.25
     assert q.theta == pytest.approx(math.sqrt(0.01 / (0.25 * q.M))) and q.reference_weight == 0.5
-    assert balanced("II", 3.0, 0.01, 40, 1) == theorem_1("II", 3.0, 0.01, 40, 1)
-    q = without_reference(3.0, 0.01)
+    assert by_rule("balanced", "II", 3.0, 0.01, 40, 1) == theorem_1("II", 3.0, 0.01, 40, 1)
+    q = by_rule("without_reference", "I", 3.0, 0.01, 5, 5)
     assert (q.M, q.probability, q.reference_weight) == (2.0, 1.0, 0.0)
 
 
@@ -106,13 +104,16 @@ def test_rules_by_name():
     assert by_rule("corollary", "I", 1.0, 0.1, 9, 9) == corollary_3(1.0, 0.1)
     assert by_rule("corollary", "II", 1.0, 0.1, 9, 3) == corollary_2(1.0, 0.1, 9, 3)
     assert by_rule("theorem_1", "II", 1.0, 0.1, 9, 8) == theorem_1("II", 1.0, 0.1, 9, 8)
-    assert by_rule("without_reference", "I", 1.0, 0.1, 9, 9) == without_reference(1.0, 0.1)
     with pytest.raises(ValueError, match="full"):
         by_rule("without_reference", "II", 1.0, 0.1, 9, 9)
 
 
 def test_theta_is_at_most_a_half():
-    for q in (theorem_1("I", 1.0, 1.0, 100, 1), corollary_3(1.0, 1.0), without_reference(1.0, 1.0)):
+    for q in (
+        theorem_1("I", 1.0, 1.0, 100, 1),
+        corollary_3(1.0, 1.0),
+        by_rule("without_reference", "I", 1.0, 1.0, 5, 5),
+    ):
         assert q.theta == 0.5
     assert general_convex("I", 1.0, 10, 1, 0).theta == 0.5
     assert general_convex("I", 1.0, 10, 1, 96).theta == pytest.approx(0.02)
@@ -141,7 +142,7 @@ def test_arguments_out_of_range():
     with pytest.raises(ValueError, match="mu must be positive"):
         theorem_1("I", 1.0, 0.0, 10, 1)
     with pytest.raises(ValueError, match="at most d = 10"):
-        balanced("I", 1.0, 1.0, 10, 11)
+        by_rule("balanced", "I", 1.0, 1.0, 10, 11)
     with pytest.raises(ValueError, match="L must be positive"):
         corollary_3(0.0, 1.0)
 
@@ -205,7 +206,8 @@ def test_z_step_is_its_argmin(prox, mu_f):
 def test_without_reference_falls_as_theorem_1_would_without_w(seed):
     """Ours: Ψ = (μ + 3θM)/2 ‖z − x*‖² + (F(y) − F*)/θ falls by 1 − min{μ/(2μ + 6θM), θ} a step, up to the smoothing."""
     problem = logistic(PROXES["box and ridge"], d=12, n=20, mu_f=0.02, seed=seed)
-    q, mu = without_reference(problem.L, problem.mu_f + problem.mu_psi), problem.mu_f + problem.mu_psi
+    mu = problem.mu_f + problem.mu_psi
+    q = by_rule("without_reference", "I", problem.L, mu, 5, 5)
     optimizer = ZOLKatyusha(
         torch.zeros(12, dtype=torch.float64),
         batch_size="full",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from optimizers import Box, BoxRidge, minimize, run
-from optimizers.methods.katyusha.parameters import KatyushaParameters, balanced, general_convex, theorem_1
+from optimizers.methods.katyusha.parameters import KatyushaParameters, by_rule, general_convex, theorem_1
 from optimizers.methods.katyusha.zo_l_katyusha import ZOLKatyusha
 from optimizers.methods.katyusha.zo_svrg import ZOSVRG
 from optimizers.testing import quadratic as battery_quadratic
@@ -104,7 +104,7 @@ def test_the_default_is_balanced_and_for_the_full_batch_without_reference():
     x0 = torch.zeros(5, dtype=torch.float64)
     given = {"max_queries": 100, "smoothness": 20.0}
     opt = ZOLKatyusha(x0, prox=BoxRidge(-1.0, 1.0, 0.5), strong_convexity=0.25, batch_size=2, option="II", **given)
-    assert opt.current_parameters == balanced("II", 20.0, 0.75, 5, 2)
+    assert opt.current_parameters == by_rule("balanced", "II", 20.0, 0.75, 5, 2)
     for size in ("full", 5):
         opt = ZOLKatyusha(x0, strong_convexity=0.25, batch_size=size, **given)
         assert opt.current_parameters.reference_weight == 0.0

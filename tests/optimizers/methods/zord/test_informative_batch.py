@@ -7,7 +7,6 @@ import torch
 
 from optimizers import L1, LeastSquaresGradient, ZoRD
 from optimizers.methods.zord.informative_batch import batch_candidates, covariance_given, most_informative_set
-from optimizers.methods.zord.least_squares_gradient import least_determined
 from tests.optimizers.methods.busy import check_resumes, keep_busy, out
 from tests.optimizers.surrogate_reference import Reference
 
@@ -106,39 +105,6 @@ def test_a_batch_teaches_more_than_random_points_do():
     clouds = (z + 0.3 / 6**0.5 * torch.randn(7, 6, generator=generator, dtype=torch.float64) for _ in range(200))
     random = [float(reference(opt, z, cloud).covariance(z[0]).trace()) for cloud in clouds]
     assert left < 0.7 * min(random)
-
-
-@pytest.mark.parametrize("rows", [3, 6, 20])
-def test_the_direction_that_a_regression_knows_least(rows):
-    generator = torch.Generator().manual_seed(rows)
-    D = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
-    start = torch.randn(6, generator=generator, dtype=torch.float64)
-    u = least_determined(D, start)
-    values, vectors = torch.linalg.eigh(D.T @ D)
-    assert float((D @ u).square().sum()) == pytest.approx(max(float(values[0]), 0.0), abs=1e-12)
-    if rows < 6:
-        expected = start - torch.linalg.pinv(D) @ D @ start
-        torch.testing.assert_close(u, expected / expected.norm())
-    else:
-        torch.testing.assert_close(u, vectors[:, 0] * (vectors[:, 0] @ start).sign())
-    repeated = torch.cat([D[:2], D[:1] + D[1:2], D[:2]])
-    assert float((repeated @ least_determined(repeated, start)).norm()) < 1e-12
-
-
-def test_points_of_the_baseline_complete_the_regression():
-    """With 3 differences known in 6 dimensions, three further points make it determined, at equal lengths."""
-    opt, batch = at_the_iterate(LeastSquaresGradient, queries=5, window=4)
-    z = batch.explicit[0]
-    beside = torch.cat([opt.ask_another().explicit for _ in range(3)])
-    torch.testing.assert_close((beside - z).norm(dim=1), torch.full((3,), 0.3).double())
-    X = opt.trajectory.X[opt.trajectory.nearest(z, 4)]
-    rows = torch.cat([X[1:], z[None]]) - X[0]
-    span = torch.linalg.qr(rows.T).Q
-    for point in beside:
-        length = (point - X[0]) - span @ (span.T @ (point - X[0]))
-        assert float(length.norm()) == pytest.approx(0.3, rel=1e-9) or span.shape[1] == 6
-        rows = torch.cat([rows, point[None] - X[0]])
-        span = torch.linalg.qr(rows.T).Q
 
 
 # What a run does with them.
