@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optimizers.core.options import check_boolean, check_choice, optional
+from optimizers.core.options import check_boolean, check_choice
 from optimizers.directions.directions import DISTRIBUTIONS
 from optimizers.estimators.search_gradient import SearchGradient, Shaping
 from optimizers.methods.estimated_descent import EstimatedDescent
@@ -19,7 +19,9 @@ class ES(EstimatedDescent):
 
     by a first-order rule, followed by the prox. sᵢ are the centred ranks of the values, so that steps are invariant
     under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. An estimate needs two values
-    that did not fail. The first iteration also queries x0, so that the result is never worse than x0. Salimans et al.
+    that did not fail. The first iteration also queries x0, so that the result is never worse than x0. Every iteration
+    queries f(x) if queried points may be infeasible (a prox, or ``confine_queries=False``), because otherwise x0 might
+    remain the only feasible point. Salimans et al.
     use standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors of RGF (Appx. C.1), whose displacements are 1/√d
     as long for the same λ.
 
@@ -28,9 +30,6 @@ class ES(EstimatedDescent):
         antithetic: whether directions come in n/2 opposite pairs; n must then be even.
         distribution: a distribution of ``Directions``; ZoRD's is ``"orthonormal"``.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
-        query_iterate: whether f(x), which the estimate does not need, is queried in every iteration and not only in the
-            first. None: only if queried points may be infeasible (a prox, or ``confine_queries=False``), because
-            otherwise x0 might remain the only feasible point.
         smoothing_radius: λ, in search units; larger than for differences, since ranks do not need a small one.
         **options: see ``EstimatedDescent``, also for failed queries.
     """
@@ -45,20 +44,16 @@ class ES(EstimatedDescent):
         antithetic: bool = False,
         distribution: str = "normal",
         shaping: Shaping = "centred_ranks",
-        query_iterate: bool | None = None,
         smoothing_radius: float = 0.1,
         **options: Any,
     ) -> None:
         self.antithetic, self.shaping = check_boolean("antithetic", antithetic), shaping
-        self.query_iterate = optional(check_boolean, "query_iterate", query_iterate)
         self.distribution = check_choice("distribution", distribution, DISTRIBUTIONS)
         super().__init__(x0, smoothing_radius=smoothing_radius, **options)
 
     @property
     def _estimator(self) -> SearchGradient:
-        own = self.query_iterate
-        own = self.prox is not None or not self.confine_queries if own is None else own
-        own = own or self.iterations == 0
+        own = self.prox is not None or not self.confine_queries or self.iterations == 0
         most = max(2, self.remaining - own)
         n = min(self.directions, most - most % 2 if self.antithetic else most)
         return SearchGradient(

@@ -19,6 +19,9 @@ from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize
 from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
 
+MAX_BLOCK = 30
+"""The largest number of coordinates of a block."""
+
 
 def backs_off(queries: int, failures: int, gain: float, step: float, limit: int, patience: int) -> bool:
     """Whether the search leaves the subspace: the stopping rule of Section 3.2 as we read it.
@@ -66,15 +69,15 @@ class CobBOState:
     pivot: Tensor
     best: float
     region: TrustRegion
-    failures: int
     block: Tensor
     virtual: Tensor
     virtual_values: Tensor
-    projected: int
-    blocks: int
-    block_queries: int
-    block_failures: int
     last: Tensor
+    failures: int = 0
+    projected: int = 0
+    blocks: int = 0
+    block_queries: int = 0
+    block_failures: int = 0
 
 
 class CobBO(Optimizer):
@@ -84,9 +87,9 @@ class CobBO(Optimizer):
     projected onto the subspace. In the first stage a multiquadric interpolation in all coordinates gives the
     projections their values (``virtual_points``). In the second a Matérn 5/2 process with a lengthscale for each
     coordinate of the block is fitted to them, and the point of largest expected improvement on M, the value at V, is
-    queried. A stopping rule (``backs_off``) ends the block; the size of the next is drawn uniformly from 1 to
-    ``max_block``, its coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial design
-    a batch is one query.
+    queried. A stopping rule (``backs_off``) ends the block; the size of the next is drawn uniformly from 1 to 30, its
+    coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial design a batch is one
+    query.
 
     Idle workers get one more query each (``ask_another``), the point of largest expected improvement jointly with the
     pending ones of its block, or a uniform point of the region within the block if it would repeat one of these. A
@@ -114,9 +117,6 @@ class CobBO(Optimizer):
     Args:
         x0: initial point, shape ``d``, and first point of the initial design.
         initial_points: τ, the queries of the initial Latin hypercube; None: 2d, at least 4.
-        max_block: the largest number of coordinates of a block.
-        reward: α of eq. 2.
-        penalty: β of eq. 2.
         patience: the number of consecutive failures that ends a subspace.
         escape_after: the number of consecutive failures that moves the pivot; None: 3d, at least 30.
         failure_tolerance: the number of consecutive failures that halves the trust region; None: d, at least 10.
@@ -138,21 +138,13 @@ class CobBO(Optimizer):
         x0: Any = None,
         *,
         initial_points: int | None = None,
-        max_block: int = 30,
-        reward: float = 2.0,
-        penalty: float = 1.1,
         patience: int = 3,
         escape_after: int | None = None,
         failure_tolerance: int | None = None,
         fit_steps: int = 50,
         **common: Unpack[CommonOptions],
     ) -> None:
-        for name, ratio in (("reward", reward), ("penalty", penalty)):
-            if not (ratio > 1.0 and math.isfinite(ratio)):
-                raise ValueError(f"{name} must be a finite number over 1, got {ratio}")
         self.initial_points = optional(check_integer, "initial_points", initial_points, LEAST_DATA)
-        self.max_block = positive_integer("max_block", max_block)
-        self.reward, self.penalty = float(reward), float(penalty)
         self.patience = positive_integer("patience", patience)
         self.escape_after = optional(positive_integer, "escape_after", escape_after)
         self.failure_tolerance = optional(positive_integer, "failure_tolerance", failure_tolerance)
@@ -174,14 +166,9 @@ class CobBO(Optimizer):
             pivot=self.box.to_unit(self._x),
             best=math.inf,
             region=self.rule.start(0),
-            failures=0,
             block=torch.empty(0, dtype=torch.int64, device=self._x.device),
             virtual=empty,
             virtual_values=empty,
-            projected=0,
-            blocks=0,
-            block_queries=0,
-            block_failures=0,
             last=empty,
         )
 
@@ -286,7 +273,7 @@ class CobBO(Optimizer):
         state = replace(
             old,
             data=data,
-            log_weights=updated_weights(old.log_weights, block, improved, self.reward, self.penalty),
+            log_weights=updated_weights(old.log_weights, block, improved),
             pivot=query if improved else old.pivot,
             best=value if improved else old.best,
             region=self.rule.update(old.region, value if succeeded else math.inf, 1),
@@ -321,7 +308,7 @@ class CobBO(Optimizer):
     def _with_new_block(self, state: CobBOState) -> CobBOState:
         """The state with a new block and the virtual points of its subspace."""
         d, generator = self.box.dimension, self._generator(stream=1, step=self.iterations)
-        size = int(generator.integers(1, min(self.max_block, d) + 1))
+        size = int(generator.integers(1, min(MAX_BLOCK, d) + 1))
         block = sample_block(state.log_weights, size, generator)
         X = self.box.to_unit(state.data.points)
         virtual, values = virtual_points(X, state.data.totals, state.pivot, block)

@@ -15,25 +15,26 @@ logger = logging.getLogger(__name__)
 CLUSTER_RADIUS = 1e-3
 """The first stage leaves out a point that is nearer than this to a better one (root mean square over coordinates)."""
 
+REWARD, PENALTY = 2.0, 1.1
+"""α and β of eq. 2."""
+
 ROUNDING = 1e-6
 """Coordinates that differ by no more than this, in box widths, are equal: float32 search coordinates resolve it."""
 
 
-def updated_weights(log_weights: Tensor, block: Tensor, improved: bool, reward: float, penalty: float) -> Tensor:
+def updated_weights(log_weights: Tensor, block: Tensor, improved: bool) -> Tensor:
     """The logarithms of the coordinates' weights after a query in a block (eq. 2), shape ``d``.
 
-    The weight w_j of each coordinate of the block becomes w_j α after an improvement and w_j/β otherwise; then all
-    are scaled so that the largest is 1.
+    The weight w_j of each coordinate of the block becomes w_j α after an improvement and w_j/β otherwise, with α = 2
+    and β = 1.1; then all are scaled so that the largest is 1.
 
     Args:
         log_weights: ln w, shape ``d``.
         block: numbers of the block's coordinates.
         improved: whether the query improved on the best value.
-        reward: α > 1.
-        penalty: β > 1.
     """
     updated = log_weights.clone()
-    updated[block] += math.log(reward) if improved else -math.log(penalty)
+    updated[block] += math.log(REWARD) if improved else -math.log(PENALTY)
     return updated - updated.max()
 
 

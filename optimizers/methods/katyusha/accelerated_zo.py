@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_boolean, positive
 from optimizers.methods.katyusha.projected_zo import two_point
-from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 
 @dataclass
@@ -53,9 +53,7 @@ class AcceleratedZO(SmoothMethod):
     method = "accelerated_zo"
     state: MomentumState
 
-    def __init__(
-        self, x0: Any, *, printed_sign: bool = False, step_factor: float = 1.0, **common: Unpack[SmoothOptions]
-    ) -> None:
+    def __init__(self, x0: Any, *, printed_sign: bool = False, step_factor: float = 1.0, **common: Any) -> None:
         self.printed_sign = check_boolean("printed_sign", printed_sign)
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)

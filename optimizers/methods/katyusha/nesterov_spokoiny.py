@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import positive
 from optimizers.methods.katyusha.projected_zo import two_point
-from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 
 def next_alpha(gamma: float, mu: float, cost: float) -> float:
@@ -56,7 +56,7 @@ class NesterovSpokoiny(SmoothMethod):
     method = "nesterov_spokoiny"
     state: EstimateSequence
 
-    def __init__(self, x0: Any, *, step_factor: float = 1.0, **common: Unpack[SmoothOptions]) -> None:
+    def __init__(self, x0: Any, *, step_factor: float = 1.0, **common: Any) -> None:
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
 

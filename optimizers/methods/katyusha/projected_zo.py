@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice, positive
 from optimizers.estimators.estimator import GradientEstimator
 from optimizers.estimators.finite_differences import FiniteDifferences
-from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 Estimator = Literal["two_point", "coordinates"]
 Steps = Literal["diminishing", "constant"]
@@ -59,7 +59,7 @@ class ProjectedZO(SmoothMethod):
         estimator: Estimator = "two_point",
         steps: Steps = "diminishing",
         step_factor: float = 1.0,
-        **common: Unpack[SmoothOptions],
+        **common: Any,
     ) -> None:
         check_choice("estimator", estimator, get_args(Estimator))
         check_choice("steps", steps, get_args(Steps))

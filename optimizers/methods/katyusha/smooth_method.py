@@ -24,15 +24,6 @@ LARGEST = 1e150
 """The largest smoothness; a larger one is a failed measurement."""
 
 
-class SmoothOptions(CommonOptions, total=False):
-    """Options of every ``SmoothMethod``, documented there."""
-
-    smoothing_radius: float | None
-    smoothness: float | None
-    strong_convexity: float | None
-    prox_strong_convexity: float | None
-
-
 @dataclass
 class SmoothState:
     """The state that the methods share.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Unpack, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from optimizers.core.options import check_choice, check_integer
 from optimizers.estimators.estimator import GradientEstimator, confined
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.methods.katyusha.parameters import KatyushaParameters, Option, Rule, by_rule, general_convex
-from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState, check_size
+from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothState, check_size
 
 ProxStep = Callable[[Tensor, float], Tensor]
 
@@ -150,7 +150,7 @@ class ZOLKatyusha(SmoothMethod):
         option: Option = "I",
         batch_size: int | Literal["full"] = 1,
         parameters: KatyushaParameters | Rule | None = None,
-        **common: Unpack[SmoothOptions],
+        **common: Any,
     ) -> None:
         check_choice("option", option, get_args(Option))
         if batch_size != "full":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from optimizers.core.batch import Batch
-from optimizers.core.options import optional, positive, positive_integer
-from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState, check_size
+from optimizers.core.options import positive, positive_integer
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState, check_size
 from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
 
 
@@ -43,7 +43,6 @@ class ZOSVRG(SmoothMethod):
         x0: initial point, shape ``d``.
         batch_size: |S|, 1 to d.
         step_factor: factor.
-        epoch_length: m; None: ⌈d/|S|⌉.
         **common: see ``SmoothMethod`` and ``Optimizer``; strong convexity is not used.
     """
 
@@ -57,11 +56,9 @@ class ZOSVRG(SmoothMethod):
         *,
         batch_size: int = 1,
         step_factor: float = 1.0,
-        epoch_length: int | None = None,
-        **common: Unpack[SmoothOptions],
+        **common: Any,
     ) -> None:
         self.batch_size = positive_integer("batch_size", batch_size)
-        self.epoch_length = optional(positive_integer, "epoch_length", epoch_length)
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
 
@@ -69,7 +66,7 @@ class ZOSVRG(SmoothMethod):
         super()._start()
         d = self.dimension
         check_size("batch_size", self.batch_size, d)
-        self._length = self.epoch_length or math.ceil(d / self.batch_size)
+        self._length = math.ceil(d / self.batch_size)
         self.state = SVRGState(self.smoothness or 0.0, math.inf, None, 0)
 
     @property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from optimizers.core.options import check_integer, nonnegative, optional, positive_integer
 from optimizers.estimators.least_squares import least_squares
-from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
+from optimizers.methods.zord.trajectory_descent import TrajectoryDescent
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
@@ -65,7 +65,7 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
         window: int | None = None,
         ridge: float = 0.0,
         steps: int = 1,
-        **common: Unpack[DescentOptions],
+        **common: Any,
     ) -> None:
         self.window = optional(check_integer, "window", window, LEAST_DATA)
         self.ridge, self.steps = nonnegative("ridge", ridge), positive_integer("steps", steps)

@@ -39,19 +39,6 @@ long.
 """
 
 
-class DescentOptions(CommonOptions, total=False):
-    """Options of ``TrajectoryDescent``, documented there."""
-
-    initial_points: int | None
-    design: Literal["local", "latin_hypercube"]
-    radius: float | None
-    start: Literal["best", "last"]
-    queries_per_step: int
-    reset_after: int | None
-    step_decay: float
-    update_rule: UpdateRule
-
-
 class Surrogate(Protocol):
     """A model that gives gradients, with the trajectory of its queries."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from optimizers.core.options import check_boolean, check_choice, optional, posit
 from optimizers.core.result import Estimate
 from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
 from optimizers.methods.zord.informative_batch import batch_candidates, covariance_given, most_informative_set
-from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
+from optimizers.methods.zord.trajectory_descent import TrajectoryDescent
 from optimizers.methods.zord.virtual_steps import virtual_steps
 from surrogates import DerivedGP
 from surrogates.threads import small_algebra
@@ -109,7 +109,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         noise: float | None = None,
         reselect: bool = True,
         active: Literal["gated"] | None = None,
-        **common: Unpack[DescentOptions],
+        **common: Any,
     ) -> None:
         self._uncertainty_rule = UncertaintyRule(uncertainty, threshold)
         self.uncertainty, self.threshold = uncertainty, self._uncertainty_rule.threshold

@@ -16,7 +16,6 @@ METHODS = {
     "prgf": (PRGF, {"directions": 4}),
     "es": (ES, {"directions": 6}),
     "es-antithetic": (ES, {"directions": 6, "antithetic": True}),
-    "es-iterate": (ES, {"directions": 6, "query_iterate": True}),
 }
 
 

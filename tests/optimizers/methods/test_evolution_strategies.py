@@ -43,14 +43,14 @@ def test_the_iterate_is_queried_where_others_may_be_infeasible():
     for _ in range(10):
         step(opt, linear)
     assert opt.queries == 110 and float(opt.best_x.sum()) == pytest.approx(1.0) and opt.best_y < 0.0
-    for option, count in ((None, 10), (False, 10), (True, 11)):
-        opt = ES(X0, max_queries=100, query_iterate=option)
+    for confined, count in ((True, 10), (False, 11)):
+        opt = ES(X0, max_queries=100, bounds=[(-9.0, 9.0)] * len(X0), confine_queries=confined)
         assert len(opt.ask()) == 11
         step(opt, linear)
         assert len(opt.ask()) == count
 
 
-@pytest.mark.parametrize("options", [{}, {"antithetic": True}, {"query_iterate": False}])
+@pytest.mark.parametrize("options", [{}, {"antithetic": True}])
 def test_no_result_is_worse_than_x0(options):
     """From the minimum every perturbed point is worse."""
     opt = ES(X0, max_queries=100, **options)
@@ -69,8 +69,8 @@ def test_the_last_batch_fits_the_budget_in_whole_pairs():
 
 
 def test_the_query_of_the_iterate_counts_in_the_last_batch():
-    for option, first, last in ((True, 11, 5), (None, 11, 5), (True, 12, 4)):
-        opt = ES(X0, max_queries=first + last, query_iterate=option, directions=first - 1)
+    for first, last in ((11, 5), (12, 4)):
+        opt = ES(X0, max_queries=first + last, directions=first - 1)
         step(opt, linear)
         assert opt.remaining == last and len(opt.ask()) == last
     assert len(ES(X0, max_queries=5).ask()) == 5

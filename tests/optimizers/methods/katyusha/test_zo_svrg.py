@@ -48,8 +48,6 @@ def test_epochs(size):
     _, sizes = solve(problem, 200, smoothness=20.0, batch_size=size)
     epoch = [9] + [size + 1] * -(-8 // size)
     assert sizes == (epoch * 20)[: len(sizes)]
-    _, sizes = solve(problem, 200, smoothness=20.0, epoch_length=2)
-    assert sizes[:6] == [9, 2, 2, 9, 2, 2]
 
 
 def test_convergence_on_a_box():
@@ -61,7 +59,5 @@ def test_convergence_on_a_box():
 def test_bad_options():
     with pytest.raises(ValueError, match="at most d = 3"):
         ZOSVRG(torch.zeros(3), max_queries=50, batch_size=4)
-    with pytest.raises(ValueError, match="epoch_length must be at least 1"):
-        ZOSVRG(torch.zeros(3), max_queries=50, epoch_length=0)
     with pytest.raises(ValueError, match="step_factor must be positive"):
         ZOSVRG(torch.zeros(3), max_queries=50, step_factor=0.0)
