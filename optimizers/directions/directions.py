@@ -30,10 +30,10 @@ MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
 class Directions:
     """Directions u(seed, step, row) in d dimensions, made on demand and never stored.
 
-    Every coordinate is a pure function of its address: the same number on every machine and device, for every chunk
-    size, thread count and order of requests. The random bits are Philox4x32-10's (Salmon et al. 2011) with the seed as
-    key and (block of coordinates, row, step) as counter; normals are made from them by additions, multiplications and
-    square roots only (`optimizers.directions.normal`).
+    Every coordinate is a pure function of its address, with the same bits on every machine and device, for every chunk
+    size, thread count and order of requests. The random bits come from Philox4x32-10 (Salmon et al. 2011) with the seed
+    as key and (block of coordinates, row, step) as counter. Normals are computed from them by additions,
+    multiplications and square roots only (`optimizers.directions.normal`).
 
     =================  ================================================================  ==============
     distribution       u                                                                 E[u_j²]
@@ -47,23 +47,20 @@ class Directions:
     ``"axis"``         e_row, not random; row < d                                        1/d, over rows
     =================  ================================================================  ==============
 
-    E[u uᵀ] = `second_moment` I; an estimator that averages (∂f/∂u) u divides by it. ‖u‖ is √d for signs and 1, up to
-    rounding, for unit vectors. Directions of different seeds, steps and rows are independent, except for the
-    orthonormal rows of one basis; so are ``"normal"``, ``"rademacher"`` and ``"coordinate"`` directions of the same
-    address.
+    E[u uᵀ] = `second_moment` I. Directions of different seeds, steps and rows are independent, except for the
+    orthonormal rows of one basis.
 
     **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal coordinates are
-    float64 numbers, rounded once to float32; coordinates in float16 and bfloat16 are the float32 numbers, rounded once
-    more.
+    float64 numbers, rounded once to float32. Coordinates in float16 and bfloat16 are the float32 numbers, rounded
+    again.
 
     **Orthonormal rows** are made in float64 by modified Gram-Schmidt with two sweeps, in a fixed order of operations. A
-    row depends on the rows before it in its basis, and has the same bits whether it is requested alone or in a block. q
-    rows cost O(q² d) time and q x d memory, which is kept for the last step.
+    row has the same bits whether it is requested alone or in a block. q rows cost O(q² d) time and q x d memory; the
+    rows of the last step are cached.
 
-    **Devices.** The torch path gives the same bits on any device by construction: its integers stay below 2^49, and its
-    float32 additions, multiplications and roots are separate kernels, so that nothing is contracted to a fused
-    multiply-add (`torch.compile` would do that). On CPUs kernels compiled by numba give the same bits, if it is
-    installed.
+    **Devices.** The torch code gives the same bits on any device: its integers stay below 2^49, and its float32
+    additions, multiplications and roots are separate kernels, so that none is contracted to a fused multiply-add
+    (`torch.compile` would do that). On CPUs numba's kernels, if installed, give the same bits.
 
     Args:
         seed: Integer in [0, 2^64).
@@ -101,8 +98,8 @@ class Directions:
     def clipped_share(self, below: torch.Tensor, above: torch.Tensor) -> torch.Tensor:
         """ρ = E[u_j clip(u_j)]/E[u_j²], clip(u) = min(max(u, −a), b): 1 if no bound is active, 0 for a = b = 0.
 
-        Integration by parts gives ρ = P(−a <= z <= b) for a normal z (Stein's lemma). For a coordinate v of a unit
-        vector, whose density is proportional to (1 − v²)^((d−3)/2), ρ is the same probability in d + 2 dimensions:
+        For a normal z, ρ = P(−a <= z <= b) by Stein's lemma. For a coordinate v of a unit vector, whose density is
+        proportional to (1 − v²)^((d−3)/2), integration by parts gives the same probability in d + 2 dimensions, with
         P(|v| <= t) = I_{t²}(1/2, (d + 1)/2), the regularized incomplete beta function. Signs have ρ = (min(a, 1) +
         min(b, 1))/2, and e_j, which has no sign, min(b, 1).
 
@@ -167,14 +164,14 @@ class Directions:
         return self._make(step, numbers, 0, None, dtype, device)
 
     def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
-        """Adds scale · u to x in place, chunk by chunk, without a d-sized temporary; returns x.
+        """Adds scale · u to x in place, without a temporary of size d; returns x.
 
-        Product and sum are rounded once each, in x's dtype (float32 for narrower dtypes, whose result is rounded
-        again). The bits do not depend on the device or on how x is split.
+        Product and sum are each rounded once in x's dtype (narrower ones: in float32, then the result again). The bits
+        do not depend on the device or on how x is split.
 
         Args:
-            x: Floating tensor of any shape and device; its elements in row-major order are coordinates start, start +
-                1, …. A non-contiguous x is copied temporarily.
+            x: Floating tensor of any shape and device, whose elements in row-major order are coordinates start, start
+                + 1, …. A non-contiguous x is copied temporarily.
             step: Integer in [0, 2^56).
             row: Integer in [0, 2^32).
             scale: Finite factor.
@@ -308,7 +305,7 @@ class Directions:
             out[i] = _narrow(bases[row // self.d][row % self.d, start : start + out.shape[1]], out.dtype)
 
     def _basis(self, step: int, basis: int, count: int, device: torch.device) -> torch.Tensor:
-        """At least the first `count` rows of a basis, extending the known rows; the tensor is not modified later."""
+        """At least the first `count` rows of a basis; the tensor is not modified later."""
         key = (step, basis, device)
         known = self._frame[1] if self._frame is not None and self._frame[0] == key else None
         done = 0 if known is None else len(known)

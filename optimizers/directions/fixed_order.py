@@ -1,4 +1,4 @@
-"""Sums, quotients and orthonormalization with a fixed order of operations on every machine, thread count and device."""
+"""Sums, quotients and orthonormalization whose order of operations does not depend on machine, threads or device."""
 
 import math
 from types import ModuleType

@@ -22,18 +22,18 @@ GroupsLike = Any
 class Groups:
     """A partition of the coordinates 0 … d − 1 into groups 0 … G − 1.
 
-    Consecutive groups are stored as their ends, others as one label (4 bytes) for each coordinate.
+    Groups of consecutive coordinates are stored as their ends, others as one label (4 bytes) for each coordinate.
 
     Args:
-        given: None: each coordinate is a group; an integer: that many groups of neighbours, as equal as possible; a
-            ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order; an
-            object with ``tensor_sizes``, such as ``ModuleObjective``; a sequence of groups, each a range, slice or
-            indices; an integer tensor of shape ``d``: the group of each coordinate; or ``Groups``.
+        given: None makes each coordinate a group; an integer is the number of groups of neighbours, as equal as
+            possible; a ``torch.nn.Module`` or an object with ``tensor_sizes``, such as ``ModuleObjective``, has its
+            tensors that require a gradient as groups. Otherwise a sequence of ranges, slices or indices; an integer
+            tensor of shape ``d``, the group of each coordinate; or ``Groups``.
         dimension: d.
 
     Raises:
-        ValueError: for groups that overlap, are empty, omit a coordinate, or name one that does not exist.
-        TypeError: for anything else.
+        ValueError: if groups overlap, are empty, omit a coordinate, or name one that does not exist.
+        TypeError: if it is none of these.
     """
 
     def __init__(self, given: GroupsLike, dimension: int) -> None:

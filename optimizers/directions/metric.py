@@ -55,8 +55,8 @@ def add_over_root(
 ) -> Tensor:
     """Adds scale · H^(−1/2) u(step, row) to coordinates start, start + 1, … of a point in place, and returns them.
 
-    Every operation is rounded once, in float64 or, for a narrower x, in float32; a narrow x is rounded once more. H > 0
-    has ``compute_dtype(x.dtype)``; where it is inf the coordinate does not change. No temporary has size d.
+    Every operation is rounded once, in float64 or, for a narrower x, in float32; a narrow result is rounded again. H >
+    0 has ``compute_dtype(x.dtype)``; a coordinate with H = inf does not change. No temporary has size d.
     """
     dtype, device = compute_dtype(x.dtype), x.device
     compiled = _compiled if device.type == "cpu" and directions.distribution in ("normal", "rademacher") else None

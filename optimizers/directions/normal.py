@@ -1,16 +1,15 @@
 """Standard normals from random bits by additions, multiplications and square roots only.
 
-Library logarithms and cosines differ in their last bits between CPUs, vector widths and devices; IEEE 754 addition,
-multiplication and square root do not. The Box-Muller transform is therefore computed with polynomials in float32, one
-operation at a time and without fused multiply-adds, so that a pair of 32-bit words gives the same pair of float32
-numbers everywhere.
+The last bits of library logarithms and cosines differ between CPUs, vector widths and devices; those of IEEE 754
+additions, multiplications and square roots do not. The Box-Muller transform is therefore computed with polynomials in
+float32, one operation at a time and without fused multiply-adds.
 
 Words a and b give u = (⌊a/2⌋ + 1/2)/2^31, rounded to float32 after each operation and at most 1 − 2^-24, and r = √(−2
 log u). The lower thirty bits of b give θ, |θ| < π/4; the upper two choose a quadrant of the circle: the first negates
 the pair (r cos θ, r sin θ), the second swaps it.
 
-|z| is at most √(2·32·log 2) = 6.66, which a normal exceeds with probability 2.7e-11, and at least 2e-13: there are no
-zeros, denormals or infinities. Each number is the exact transform of u and θ to within a relative 4e-7.
+|z| is between 2e-13 and √(2·32·log 2) = 6.66, which a normal exceeds with probability 2.7e-11. The relative error of
+each number, as a transform of u and θ, is at most 4e-7.
 """
 
 import math

@@ -1,8 +1,8 @@
 """The counter-based generator Philox4x32-10, for Python integers and torch int64 tensors.
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A counter-based generator is a function
-from (counter, key) to 128 random bits, without a stream, so that any part of a sequence can be made alone and in any
-order. `optimizers.directions.directions_numba` has the same function compiled for the CPU.
+from (counter, key) to 128 random bits, so that any part of a sequence can be computed alone and in any order.
+`optimizers.directions.directions_numba` has the same function compiled for the CPU.
 """
 
 from typing import Any

@@ -26,9 +26,8 @@ class CoordinateDifferences(GradientEstimator):
     distribution="coordinate")``.
 
     λ is the displacement after rounding and projection. A forward difference goes to −λe_j if +λe_j leaves a box that
-    confines queries and the other side has more room; otherwise an x at its upper bound would never find a descent
-    direction into the box. The derivative is 0 where the box leaves no room and where a query failed; ``differences``
-    is then below d.
+    confines queries and the other side has more room; otherwise the descent could not leave an upper bound. The
+    derivative is 0 where the box leaves no room and where a query failed; ``differences`` is then below d.
 
     Args:
         smoothing_radius: λ, in x's units; the default suits inputs of about unit range.

@@ -39,14 +39,13 @@ class GradientEstimate:
 class GradientEstimator(ABC):
     """Chooses points around x and turns their values into an estimate of ∇f(x).
 
-    An optimizer queries ``batch(x, step)`` and gets the gradient from ``from_values(batch, values)``. A user calls
-    ``estimator(fun, x, step)``, which is ``estimate(x, points, values)`` with points = ``points(x, step)`` and the
-    values of fun there.
+    ``estimator(fun, x, step)`` evaluates fun and estimates its gradient. To evaluate elsewhere, get ``points(x, step)``
+    and pass the values to ``estimate(x, points, values)``. An optimizer queries ``batch(x, step)`` and gets the
+    gradient from ``from_values(batch, values)``.
 
     **Failed queries**, NaN or infinite, are counted. A difference with a failed value is left out of the sum and of the
-    number that the sum is divided by; opposite points are left out together. There is no estimate if no difference is
-    left (for example because f(x) failed and all differences need it) or the gradient is not finite: ``from_values``
-    returns None and ``estimate`` raises.
+    number that the sum is divided by; opposite points are left out together. If no difference is left, for example
+    because f(x) failed, or the gradient is not finite, ``from_values`` returns None and ``estimate`` raises an error.
 
     A subclass defines ``queries_needed``, ``batch``, the terms of its sum in ``_terms`` (NaN if failed), and in
     ``_combine`` the gradient from the remaining terms. Constructors raise ``TypeError`` for a number of directions or
@@ -175,7 +174,7 @@ def inward(x: Tensor, axes: Sequence[int], radius: float, domain: Domain | None)
 
 
 def check_moved(displacements: Tensor) -> Tensor:
-    """Returns the displacements, ``n x d``; raises ``ValueError`` if one of them was rounded to 0."""
+    """Returns the displacements, ``n x d``; raises ``ValueError`` if one of them is 0 after rounding."""
     if (displacements == 0).all(-1).any():
         kind = displacements.dtype
         raise ValueError(f"a point equals x after rounding to {kind}; use a larger smoothing_radius")

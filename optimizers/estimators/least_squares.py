@@ -20,10 +20,10 @@ class LeastSquaresDifferences(GradientEstimator):
     """The gradient of the linear function that fits the values best: y_i − y_0 ≈ g · (x_i − x_0).
 
     g minimizes Σ (y_i − y_0 − g · (x_i − x_0))² + r s² ‖g‖², where s is the largest singular value of the
-    displacements. For r = 0 it is the least-norm minimizer; with fewer points than dimensions and linear f that is ∇f's
-    projection onto their span. x_0 is the point nearest to x with a finite value (x itself if it was queried); with
-    ``center="mean"`` x_0 and y_0 are the means, so that the intercept is fitted too. Failed queries are left out.
-    Points that a box confines count as they were queried; if no point could move, g is 0.
+    displacements. For r = 0 it is the least-norm minimizer: with fewer points than dimensions and linear f, the
+    projection of ∇f onto their span. x_0 is the point nearest to x with a finite value (x itself if it was queried);
+    with ``center="mean"`` x_0 and y_0 are the means, so that the intercept is fitted too. Failed queries are left out.
+    Queries that a box confines count at their projections; if no point could move, g is 0.
 
     `points` returns x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as an
     optimizer's last queries.

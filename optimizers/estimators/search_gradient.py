@@ -37,11 +37,11 @@ class SearchGradient(GradientEstimator):
         g = c/(nλ) Σᵢ sᵢ uᵢ,   sᵢ the fitness of f(x + λuᵢ)
 
     uᵢ is standard normal with c = 1, or has another distribution with c = 1/E[u_j²]; ZoRD's ES uses RGF's orthonormal
-    directions. With raw values as fitness, E g = ∇f(x) + O(λ²), with a variance that grows with f(x)²/λ²;
-    ``antithetic`` pairs ±u cancel a constant. Centred ranks are invariant under increasing transformations of f, so
-    that g has a meaningful direction but no scale. Failed queries are left out of the sum and of n, with their pair.
-    If a box confines the queries, g_j is divided by ρ_j, as in `FiniteDifferences`; for linear f and raw values the
-    result is unbiased.
+    directions. With raw values as fitness, E g = ∇f(x) + O(λ²), with a variance that grows with f(x)²/λ², unless
+    ``antithetic`` pairs ±u cancel the constant. Centred ranks are invariant under increasing transformations of f, so
+    that g has a direction but no scale. Failed queries are left out of the sum and of n, with their pair. If a box
+    confines the queries, g_j is divided by ρ_j, as in `FiniteDifferences`; for linear f and raw values the result is
+    unbiased.
 
     Args:
         directions: n, at least 2; even with ``antithetic``.

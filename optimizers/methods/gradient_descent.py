@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions
+from optimizers.core.values import numeric
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 
 GradientOracle = Callable[[Tensor], Any]
@@ -82,12 +82,7 @@ class GradientDescent(Optimizer):
             self._x = (self._x + self.state.last_good) / 2.0
 
     def _gradient(self, x: Tensor) -> Tensor:
-        given = self.jac(x)
-        gradient = given.detach() if isinstance(given, Tensor) else torch.as_tensor(given)
-        if gradient.dtype.is_complex or gradient.shape != x.shape:
-            raise ValueError(
-                f"jac must return a real tensor of shape {tuple(x.shape)}, "
-                f"got {gradient.dtype} of shape {tuple(gradient.shape)}"
-            )
-        gradient = gradient.to(x)
+        gradient = numeric("jac's gradient", self.jac(x)).to(x)
+        if gradient.shape != x.shape:
+            raise ValueError(f"jac's gradient must have shape {tuple(x.shape)}, got {tuple(gradient.shape)}")
         return gradient if self.domain is None else gradient * self.domain.slopes(x)

@@ -108,10 +108,7 @@ class HiSo(Optimizer):
     follows_estimates = True
     option_sets: ClassVar[tuple[type, ...]] = (StepOptions,)
     option_hints: ClassVar[dict[str, str]] = {
-        spelt.format(f.name): f"curvature={cls.__name__}({f.name}=...)"
-        for cls in CURVATURES.values()
-        for f in fields(cls)
-        for spelt in ("{}", "hessian_{}", "{}_hessian")
+        f.name: f"curvature={cls.__name__}({f.name}=...)" for cls in CURVATURES.values() for f in fields(cls)
     }
     state: HiSoState
     relay: Callable[[list[float]], None] | None = None
