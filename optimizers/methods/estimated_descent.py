@@ -39,13 +39,12 @@ class EstimatedDescent(Optimizer):
 
     Args:
         x0: initial point, shape ``d``.
-        directions: n, directions of a step; None: the class's ``default_directions``, which are few, so that a budget
-            of some tens of queries per variable allows enough steps.
+        directions: n, directions of a step; None: the class's ``default_directions``, few enough that a budget of some
+            tens of queries per variable allows enough steps.
         smoothing_radius: λ, in search units.
-        update_rule: factory of the first-order rule, a torch optimizer. None: Adam with a rate that fits the box and
-            the queries spent. Its first rate is w/(5√d) in a box of mean side w, so that the first step has a fifth of
-            the side's length (0.1 without a finite box). After q queries the rate is multiplied by 1/(1 + q/(50 d)),
-            whatever the budget, so that a run may be extended.
+        update_rule: factory of the first-order rule, a torch optimizer. None: Adam with rate w/(5√d) in a box of mean
+            side w, so that the first step has a fifth of the side's length (0.1 without a finite box). After q queries
+            the rate is multiplied by 1/(1 + q/(50 d)), independent of the budget, so that a run may be extended.
         **common: see ``Optimizer``.
 
     ZoRD's figures use n = 10, λ = 0.01 and a constant rate (Appx. C); see ``experiments.papers.zord.descent``.

@@ -36,8 +36,8 @@ class GLD(Optimizer):
     Args:
         x0: initial point, shape ``d``.
         widest: R, in search units (by default half of a rescaled box).
-        narrowest: r, the bound for the last radius. None: 2Rd/(q + 5d) after q queries, so that the radii become
-            narrower as more queries per variable are spent.
+        narrowest: r, an upper bound of the last radius. None: 2Rd/(q + 5d) after q queries, which falls as queries are
+            spent.
         **common: see ``Optimizer``.
     """
 

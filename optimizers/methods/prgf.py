@@ -17,7 +17,7 @@ from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
 
 @dataclass
 class PRGFState(DescentState):
-    """The first-order rule's state and the prior, the normalised last estimate; without one the next step is RGF's."""
+    """The first-order rule's state and the prior, the normalised last estimate; None makes the next step RGF's."""
 
     prior: Tensor | None = None
 

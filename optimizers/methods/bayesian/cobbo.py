@@ -26,10 +26,10 @@ MAX_BLOCK = 30
 def backs_off(queries: int, failures: int, gain: float, step: float, limit: int, patience: int) -> bool:
     """Whether the search leaves the subspace: the stopping rule of Section 3.2 as we read it.
 
-    The paper says what its heuristic weighs (failures in a row, improvement, the distance between queries, budget
-    and dimension) but not how. Here the search leaves a subspace after ``patience`` failures in a row, after
-    ``limit`` queries, or after a marginal improvement: one of less than 1% of the values' spread by a step of less
-    than 1% of the box.
+    The paper names the quantities in its rule (failures in a row, improvement, distance between queries, budget and
+    dimension) but gives no formula. Here the search leaves a subspace after ``patience`` failures in a row, after
+    ``limit`` queries, or after a marginal improvement: less than 1% of the values' spread by a step of less than 1% of
+    the box.
 
     Args:
         queries: the number of queries made in the subspace.
@@ -55,9 +55,9 @@ class CobBOState:
         region: the trust region about the pivot.
         failures: q, the number of queries in a row that did not improve on M.
         block: numbers of the subspace's c coordinates; empty before the first subspace.
-        virtual: the virtual points and after them the queries made in the subspace, ``v x c``.
+        virtual: the virtual points, followed by the queries made in the subspace, ``v x c``.
         virtual_values: the values of these points, shape ``v``.
-        projected: the number of virtual points among them.
+        projected: the number of virtual points.
         blocks: the number of subspaces so far.
         block_queries: the number of queries made in the subspace.
         block_failures: the number of queries in a row, made in the subspace, that improved nothing.
@@ -91,13 +91,13 @@ class CobBO(Optimizer):
     coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial design a batch is one
     query.
 
-    Idle workers get one more query each (``ask_another``), the point of largest expected improvement jointly with the
-    pending ones of its block, or a uniform point of the region within the block if it would repeat one of these. A
-    value that arrives after its block has ended only adds data, unless it improves on M and there was no escape: then V
-    moves there, and a new block begins. A history and points that were not asked for are treated in the same way,
-    except that points outside the bounds are left out.
+    Idle workers get one more query each (``ask_another``): the point of largest expected improvement jointly with the
+    pending points of its block, or a uniform point of the region within the block if that would repeat a pending one. A
+    value that arrives after its block has ended only adds data, unless it improves on M and V has not escaped since:
+    then V moves there, and a new block begins. The same holds for a history and for points that were not asked for;
+    points outside the bounds are left out.
 
-    Where the paper's main text is silent (we do not follow its appendix), we read it as follows:
+    We do not follow the paper's appendix. Where its main text is silent, we read it as follows:
 
     - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal improvement,
       or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate ten turns in a
@@ -254,7 +254,7 @@ class CobBO(Optimizer):
             self._x = extended.best()
 
     def _after_late_query(self, data: Observations, query: Tensor, value: float, region: int) -> CobBOState:
-        """The state after a query of a block that has ended; ``region`` is the trust region it was asked in."""
+        """The state after a query of a block that has ended; ``region`` is the number of its trust region."""
         state = replace(self.state, data=data)
         if not value < state.best or region != state.region.number:
             return state

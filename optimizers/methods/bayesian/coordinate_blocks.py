@@ -1,4 +1,4 @@
-"""CobBO's blocks of coordinates: how they are drawn, and the observations projected onto the subspace of one."""
+"""CobBO's blocks of coordinates: how a block is drawn, and the projection of observations onto its subspace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 CLUSTER_RADIUS = 1e-3
-"""The first stage leaves out a point that is nearer than this to a better one (root mean square over coordinates)."""
+"""The first stage leaves out a point within this distance of a better one (root mean square over coordinates)."""
 
 REWARD, PENALTY = 2.0, 1.1
 """α and β of eq. 2."""
@@ -90,8 +90,8 @@ def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
 def virtual_points(X: Tensor, y: Tensor, pivot: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
     """The observations projected onto the subspace of a block through the pivot, and their values (eq. 1).
 
-    A projection that was itself observed has the mean of its observed values, any other the interpolated value.
-    Equal projections become one.
+    A projection that was itself observed has the mean of its observed values; any other has the interpolated value.
+    Equal projections are merged.
 
     Args:
         X: points of the unit cube, ``n x d``.

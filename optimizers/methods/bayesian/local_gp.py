@@ -52,7 +52,7 @@ RAW_SAMPLES, RESTARTS, ITERATIONS = 128, 4, 50
 
 @dataclass(frozen=True)
 class LocalGP:
-    """A Gaussian process of (``shift`` − y)/``scale``, which is negated because BoTorch's acquisitions maximize.
+    """A Gaussian process of (``shift`` − y)/``scale``: negated values, because BoTorch's acquisitions maximize.
 
     Attributes:
         model: the BoTorch model of the negated standardised values.
@@ -131,7 +131,7 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
 
     The process has a constant mean, a Matérn 5/2 kernel with a lengthscale for each coordinate and Gaussian noise.
     Every fit starts from ℓ = 0.5, outputscale 1 and noise 0.005, and stays within ``LENGTHSCALES``,
-    ``OUTPUTSCALES`` and ``NOISES``. A fit that breaks down leaves the hyperparameters where it started.
+    ``OUTPUTSCALES`` and ``NOISES``. If a fit fails, the initial hyperparameters are used.
 
     Args:
         X: points of the unit cube, float64, ``n x d``.
@@ -159,7 +159,7 @@ def maximize_acquisition(
 ) -> tuple[Tensor, float]:
     """The best point found for an acquisition in a box, shape ``d``, and the acquisition's value there.
 
-    BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best of a scrambled Sobol' sequence; if it breaks down or
+    BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best points of a scrambled Sobol' sequence; if it fails or
     improves nothing, the best point of the sequence is returned. The result is a pure function of the arguments.
 
     Args:

@@ -54,8 +54,8 @@ class TuRBO(Optimizer):
     values of points that were not asked for enter the first region; points outside the bounds are left out.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
-    mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
-    point; and each design is a batch of its own. Failed queries are not in the models and count as failures of their
+    mean with ``noisy=True``. The initial design is a Latin hypercube, in which x0 replaces the first region's first
+    point, and each design is a batch of its own. Failed queries are not in the models and count as failures of their
     region. With a prox that has a value the objective is f + ψ.
 
     Args:
@@ -141,7 +141,7 @@ class TuRBO(Optimizer):
         return self._queries(1) if len(undesigned) < self.regions else None
 
     def _design(self, region: int, count: int) -> Batch:
-        """The initial design of a region, of which x0 is the first point if it is the run's first batch."""
+        """The initial design of a region; its first point is x0 in the run's first batch."""
         points = self.box.design(count, self._generator(), self._x if self.number == 0 else None)
         regions = torch.full((count,), region, dtype=torch.int64, device=self._x.device)
         return self._points_batch(points, info={"regions": regions, "design": True})

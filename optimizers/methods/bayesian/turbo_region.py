@@ -120,8 +120,8 @@ def perturbed_candidates(
     """Candidates that differ from the center in some coordinates only (Eriksson et al., 2019, Supp. D), ``num x d``.
 
     Coordinate j of candidate i comes from point i, scaled into the region, if ``uniforms[i, j]`` is below the
-    probability, and from the center if not. If no number of a candidate is below the probability, the coordinate with
-    the least number comes from its point.
+    probability, and otherwise from the center. At least the coordinate with the least uniform number comes from the
+    point.
 
     Args:
         center: center of the region, shape ``d``.

@@ -149,7 +149,7 @@ class Curvature:
     def with_rate(
         self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
     ) -> tuple[Any, float, float]:
-        """H₀, its rate and a factor for the first step's scalars, from the rate for H = 1 and ``slope``, ‖∇f‖.
+        """Returns H₀, its rate and a factor of the first step's scalars, given the rate for H = 1 and ``slope``, ‖∇f‖.
 
         ``in_place``: whether the memory of the initial H may be overwritten.
         """
@@ -160,7 +160,7 @@ class Curvature:
         return None
 
     def radii(self, radius: float, directions: Directions, step: int, count: int, metric: Any) -> list[float]:
-        """The distance from x at which each direction H^(−1/2)u is queried, for a smoothing radius μ."""
+        """The distance from x at which f is queried along each direction H^(−1/2)u, for a smoothing radius μ."""
         return [radius] * count
 
     def step(self, learned: Any, step: Step) -> Any:
@@ -174,5 +174,5 @@ class Curvature:
         return None
 
     def learn(self, learned: Any, probe: Any, second: float, x: Tensor) -> tuple[Any, float]:
-        """The state after a probe with second difference c at x, and the curvature for x's step along z, or 0."""
+        """The state after a probe with second difference c at x, and the curvature for x's step along z; 0: no step."""
         raise NotImplementedError(f"{type(self).__name__} has no probes")

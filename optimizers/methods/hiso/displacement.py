@@ -29,13 +29,13 @@ class LearnedDiagonal(Learned):
 class Displacement(Curvature):
     """The paper's curvature (eq. 12): H ← L(H, Δx) = clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
 
-    **Constants.** H₀ = 1 makes the first step DeComFL's. ν is the weight of the newest displacement: H remembers about
-    1/ν of them. ε is the limit of H where nothing moves, hence H^(−1/2) ≤ ε^(−1/2) in the long run. Δx² has the units
-    of (f/x)² H⁻², not of H: H is not invariant to the units of f.
+    **Constants.** H₀ = 1 makes the first step DeComFL's. ν is the weight of the newest displacement: H averages about
+    1/ν of them. H tends to ε in coordinates that do not move, hence H^(−1/2) ≤ ε^(−1/2) in the long run. Δx² has the
+    units of (f/x)² H⁻², not of H: a run depends on the units of f.
 
     **What H learns.** At stationarity H_j² = S + 2 (∂ⱼf)²/H_j for P = 1, S = Σᵢ (∂ᵢf)²/Hᵢ: coordinates differ by at
-    most √3, and a scalar H does as well (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until H
-    ≈ η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable: f stops falling there, at a level that falls with η.
+    most √3, and a scalar H is as good (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until H ≈
+    η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable. f then stops falling, at a level that falls with η.
 
     **Displacements of a round** are Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}, k = 0 … τ − 1. The paper prints H_r in the
     root throughout (eq. 8; Alg. 2, line 14; 2a, line 5; 2b, lines 4 and 5; Appx. C), and eq. 12 as a chain H_{r,1} …
@@ -151,7 +151,7 @@ class Displacement(Curvature):
         """H₀, unless it is given, is the scalar at which eq. 12 of one step is stationary, which cancels f's units.
 
         h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of the
-        largest stable one, since H falls with ‖∇f‖ (not with ``projection``, where h cancels).
+        largest stable one, since H falls with ‖∇f‖; with ``projection`` h cancels, and the rate is the largest.
         """
         if self.initial is not None:
             return learned, rate, 1.0

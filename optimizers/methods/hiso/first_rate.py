@@ -1,4 +1,4 @@
-"""A first rate and H for HiSo, which its paper does not give, and the check of an x0 that is moved in place."""
+"""HiSo's first rate and H, which its paper does not give, and the check of an x0 that is moved in place."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
 
     On a quadratic with Hessian A the expected decrease of one step is greatest at η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 +
     1/P)λ_max) (HiSo, eq. 120, at H = 1), times uᵀu under ``projection``. Second differences |f(x+μu) + f(x−μu) −
-    2f(x)|/μ² then have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max. The largest of them estimates tr A,
-    because it is less often too small by chance than the mean; half of its excess over the mean estimates λ_max (the
-    largest itself, if there are fewer than 3). The estimate of tr A is at least the rounding error of a second
-    difference. The first step is at most max(‖x‖, 1) long, which limits it where f has no curvature. The result does
-    not depend on the units of f.
+    2f(x)|/μ² have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max. The largest of them, or the rounding error of a
+    second difference if that is larger, estimates tr A, because the mean is more often too small by chance. Half of its
+    excess over the mean estimates λ_max (the largest itself, if there are fewer than 3). The first step is at most
+    max(‖x‖, 1) long, which limits it if f has no curvature. The result does not depend on the units of f.
 
     Args:
         batch: the queries.
@@ -56,7 +55,7 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
 
 
 def vector_to_move(x0: Any) -> Tensor:
-    """x0 without its gradient history, sharing its memory; raises unless it is a contiguous vector of finite floats."""
+    """Returns x0 detached, with the same memory; raises unless it is a contiguous vector of finite floats."""
     if not isinstance(x0, Tensor) or not x0.is_floating_point():
         kind = x0.dtype if isinstance(x0, Tensor) else type(x0).__name__
         raise TypeError(f"in_place=True moves x0 itself: it must be a floating tensor, got {kind}")

@@ -20,13 +20,13 @@ FLOOR = 1e-8
 """The least h, relative to the largest."""
 
 GAIN_WEIGHT = 1.0 / 300.0
-"""The weight of the newest step in the running mean square of scalars, to which clipping refers."""
+"""The weight of the newest step in the running mean square of scalars, which sets the limit of clipping."""
 
 UNCLIPPED = 10
-"""The number of first ordinary steps without clipping, because the running mean square may be near 0 by chance."""
+"""The number of initial ordinary steps without clipping, as the running mean square may be near 0 by chance."""
 
 SATURATED = 255
-"""Probes of a group are counted up to this number; more have the same weight."""
+"""Probes of a group are counted up to this number, after which their weight is constant."""
 
 SINGLE = {"initial_probes": 1, "probe_every": 50, "probe_weight": 0.5, "rise_weight": 0.0, "clip": 3.0, "warmup": 0}
 GROUPED = {"initial_probes": 4, "probe_every": 10, "probe_weight": 0.2, "rise_weight": 0.3, "clip": 1.5, "warmup": 100}
@@ -103,9 +103,9 @@ class LearnedGroups(Learned):
 class GroupProbe(Curvature):
     """A measured H, one number h for each group of coordinates; ours, not a paper's.
 
-    Eq. 12 hardly learns curvature (see ``Displacement``). Here second differences measure it, for one more
-    scalar in some rounds. Groups are, for example, the tensors of a module, or single coordinates; coordinates of a
-    group should have a common scale.
+    Eq. 12 hardly learns curvature (see ``Displacement``). Here second differences measure it, for one more scalar in
+    some rounds. Groups are single coordinates or, for example, the tensors of a module; the coordinates of a group
+    should have a common scale.
 
     **Ordinary step.** z = h^(−1/2)∘u, m = μ√d/‖z‖, and for each of P perturbations
 
@@ -128,14 +128,14 @@ class GroupProbe(Curvature):
     probe have the largest h; no step is made before a probe has succeeded. For groups larger than a coordinate and c >
     0 the probe also makes the Newton step along z, x ← x − g/max(c, n_b h_b) z.
 
-    **Networks.** A network's curvature is least at its start, and h lags behind. An h too large by a factor k leaves
-    2/k − 1/k² of the rate; one too small leaves 2k − k², nothing at k = 2, beyond which f rises. Groups larger than
-    coordinates are therefore conservative: h rises faster than it falls, η rises over the first ``warmup`` ordinary
-    steps, and g is clipped at a low limit (at 1.5, 2E[g clip(g)] − E[clip(g)²] = 0.95 of the rate is left for normal
-    g). Without all this: ``rise_weight=0``, ``shared_weight=0``, ``warmup=0``, ``clip=3`` or inf.
+    **Networks.** A network's curvature is least at its start, and h lags behind. With an h too large by a factor k the
+    progress per step is 2/k − 1/k² of the best; with one too small by k it is 2k − k², and f rises beyond k = 2. Groups
+    larger than coordinates are therefore conservative: h rises faster than it falls, η rises over the first ``warmup``
+    ordinary steps, and g is clipped at a low limit (for normal g, 1.5 root mean squares cost 5% of the progress). To
+    disable all this, use ``rise_weight=0``, ``shared_weight=0``, ``warmup=0`` and ``clip=3`` or inf.
 
-    A diagonal does not help with a rotated spectrum, nor do groups that mix scales. ``beyond-curvature`` shows what the
-    rule gains. c has a relative rounding error of about 4ε|f|/(μ²d â_b), with ε of the objective's arithmetic: use μ ≥
+    A diagonal H does not help with a rotated spectrum, or with groups that mix scales. ``beyond-curvature`` measures
+    the gain. c has a relative rounding error of about 4ε|f|/(μ²d â_b), with ε of the objective's arithmetic: use μ ≥
     1e-3 in float64, 1e-2 if f is float32. Memory is x, and 9 bytes for each group.
 
     Attributes:

@@ -83,9 +83,9 @@ class HiSo(Optimizer):
 
     ``curvature`` defines H; a ``GroupProbe`` measures it by second differences such as eq. 11 (which prints a divisor
     2μ² that should be μ²). A step has Alg. 1's two parts: ``scalars`` are all that a client sends and a server
-    averages, and ``follow`` moves x, H and m by scalars alone, with bitwise equal results for everyone who holds these
-    tensors and the seed. The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x and
-    H, one vector more with momentum, and one more without ``in_place``.
+    averages, and ``follow`` moves x, H and m by scalars alone, with bitwise equal results wherever these tensors and
+    the seed are equal. The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x and H,
+    one vector more with momentum, and one more without ``in_place``.
 
     Failed perturbations are left out of the mean, and a step that might not stay finite is skipped. If all queries of a
     step fail, x returns to the best point.
@@ -95,9 +95,9 @@ class HiSo(Optimizer):
         curvature: ``Displacement(...)``, ``GroupProbe(...)``, or a name for their defaults, ``"displacement"`` or
             ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
         local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement``, and probes, refer.
-        in_place: whether x0 itself is moved, without a copy, as torch optimizers move parameters; the base of told
-            batches then changes. ``track_best`` is False by default, and bounds are not allowed. An interrupted step
-            cannot be undone: later calls raise until a state is loaded.
+        in_place: whether x0 itself is moved, as torch optimizers move parameters; the base of earlier batches then
+            changes too. ``track_best`` is False by default, and bounds are not allowed. An interrupted step cannot be
+            undone: later calls raise an error until a state is loaded.
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:

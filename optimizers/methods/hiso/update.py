@@ -1,8 +1,7 @@
 """The update of x, H and m from scalars and seeds (HiSo Alg. 2a, eqs. 12, 112): in place and bitwise reproducible.
 
-It is a function of addresses and numbers, not of a gradient: whoever holds x, H and the list of (step, row, scalar)
-makes the same update, on every machine and device and for every chunk size and thread count. A client that missed
-rounds can therefore replay them.
+It is a function of x, H and a list of (step, row, scalar), with the same bits on every machine and device and for every
+chunk size and thread count. A client that missed rounds can therefore replay them.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ class AcceleratedZO(SmoothMethod):
         y⁺   = x⁺ + m (x⁺ − x),   m = (1 − √(μ/L))/(1 + √(μ/L)), μ = μ_f + μ_ψ
 
     **As printed and as read.** Eq. 14 has the projection P_X instead of the prox, y⁺ = x⁺ − m (x⁺ − x), and "the simple
-    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and with it nothing stalls; the 2-point estimator is eq. 2.
-    With the printed sign (``printed_sign=True``) y stays near the previous x, and the run is slower than without
-    momentum. The paper shows how this method fails: g does not vanish at a constrained minimum, so that iterates in a
-    box stall, which ``ZOLKatyusha`` repairs.
+    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and the method does not stall with it; the 2-point
+    estimator is eq. 2. With the printed sign (``printed_sign=True``) y stays near the previous x, and the run is slower
+    than without momentum. The paper uses this method as an example of failure: g does not vanish at a constrained
+    minimum, so that iterates in a box stall. ``ZOLKatyusha`` does not.
 
     The paper gives no rate, and there is none for every f: momentum sums the noise of √(L/μ)/2 estimates, and if the
     mean eigenvalue of ∇²f exceeds about 4 √(Lμ) the iterates grow, even without a constraint. ``NesterovSpokoiny`` has

@@ -71,7 +71,7 @@ def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> Katyush
     """Theorem 1's M = (A + 1)L/3, for every |S|, with the corollaries' θ and p, which the theorem leaves free.
 
     p = 1/d, or 1 if option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. This equals Corollaries 1 and 3, and
-    Corollary 2 except for the 3 that its print lacks.
+    Corollary 2 with the missing 3.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
@@ -152,10 +152,10 @@ def general_convex(
 ) -> KatyushaParameters:
     """Ours, without known strong convexity: θ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}.
 
-    The paper has μ > 0 throughout. The first term is Katyusha^ns's schedule (Allen-Zhu 2017). With it alone y, an
-    average of the z's, converges no faster than 1/k², however fast z does; the second term, with the least curvature c
-    met on the way, repairs that. M is half of Theorem 1's, which is for the worst case, with p = |S|/d; for the full
-    batch it is Theorem 1's, without weight on w.
+    The paper has μ > 0 throughout. The first term is Katyusha^ns's schedule (Allen-Zhu 2017), with which y, an average
+    of the z's, converges no faster than 1/k². The second term, with the least curvature c measured so far, removes this
+    limit. M is half of Theorem 1's, which is for the worst case, and p = |S|/d; for the full batch M is Theorem 1's,
+    without weight on w.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.

@@ -57,7 +57,7 @@ def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_ra
 
     In d ≤ 5 dimensions the u_i are a basis, and the estimate is at least tr(∇²f)/d; in more dimensions this holds
     approximately. Steps along random directions need this constant for a typical f, and dL for the worst f. The
-    estimate is at least max_i |∂f/∂u_i| over ten times ``scale``, so that a flat or linear f does not send x far away,
+    estimate is at least max_i |∂f/∂u_i| over ten times ``scale``, which limits the first step if f is flat or linear,
     and 1 for a constant f. Failed directions, NaN, are left out; NaN if all failed.
     """
     kept = plus.isfinite() & minus.isfinite()

@@ -119,10 +119,10 @@ class ZOLKatyusha(SmoothMethod):
     The default is ``"without_reference"`` for the full batch, otherwise ``"balanced"``: see ``katyusha-fig1``.
 
     For μ > 0 it converges linearly to a floor of order β² (Theorem 1). The paper does not treat μ = 0. If μ is 0 or
-    unknown, ``general_convex`` sets θ: Katyusha^ns's schedule over the references renewed, bounded below by the
-    curvature met on the way, with a restart of the momentum if the proximal gradient at a new reference points along w⁺
-    − w; no rate is promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles if f + ψ rises twice
-    in a row in the first renewals after a restart.
+    unknown, ``general_convex`` sets θ by Katyusha^ns's schedule, bounded below by the curvature measured so far. The
+    momentum restarts if the proximal gradient at a new reference points along w⁺ − w. No rate is promised. A measured L
+    is at least every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles if f + ψ rises twice in a row in the first renewals
+    after a restart.
 
     A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and is left out of S in a step; a
     reference whose f(w) failed is not used.

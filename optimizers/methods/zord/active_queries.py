@@ -1,4 +1,4 @@
-"""Active queries: queries that improve the gradient estimate at a point, made if they are worth more than a step."""
+"""Active queries: queries that improve the gradient estimate at a point, made if they gain more than a step."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ POWERS = 4
 def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> Tensor | None:
     """The most informative candidate about ∇f(x) if it is expected to gain more than a step; otherwise None.
 
-    Let I be the decrease of trace ∂σ²(x) from a query. It is also the expected increase of ‖∇μ(x)‖², because E‖∇μ'‖² +
-    trace ∂σ'² = ‖∇μ‖² + trace ∂σ². To first order a step gains in proportion to ‖∇μ‖². So k queries and a step gain
-    (‖∇μ‖² + kI)/(k + 1) per query, which increases with k if I > ‖∇μ‖²: that is the condition.
+    The condition is I > ‖∇μ(x)‖², where I is the decrease of trace ∂σ²(x) from the query. I is also the expected
+    increase of ‖∇μ(x)‖², because E‖∇μ'‖² + trace ∂σ'² = ‖∇μ‖² + trace ∂σ². To first order a step gains in proportion to
+    ‖∇μ‖²; k queries and a step gain (‖∇μ‖² + kI)/(k + 1) per query, which increases with k under the condition.
 
     Args:
         surrogate: the Gaussian process of the queries, whose iteration began at x.
@@ -64,7 +64,7 @@ def uncertain_candidates(
     """Points on both sides of x along directions in which ∇f(x) is most uncertain, ``m x d``.
 
     The directions come from ``POWERS`` steps u ← Cu/‖Cu‖, started at normal vectors, with the gradient covariance C = D
-    − WᵀW, W = L⁻¹J(x). They are unexplored directions if there are fewer queries than dimensions, otherwise close to
+    − WᵀW, W = L⁻¹J(x). With fewer queries than dimensions they are unexplored directions, otherwise they are close to
     C's leading eigenvectors. O(n²d) for n queries.
 
     Args:

@@ -1,4 +1,4 @@
-"""Queries beside an iterate z, chosen jointly for their information about ∇f(z) given that f(z) will be known.
+"""Queries in addition to an iterate z, chosen jointly for their information about ∇f(z) given f(z).
 
 Under a Gaussian process the covariance of ∇f(z) does not depend on values. Pending points, including z, can therefore
 be conditioned on before their values arrive.
@@ -19,9 +19,8 @@ from surrogates.window.window_surrogate import WindowSurrogate
 def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> StationaryConditioning:
     """The GP conditioned on the queries nearest to z and on pending points, for covariances only.
 
-    The values do not affect covariances, so α is 0 and the mean is meaningless. The conditioning is in float64 and in
-    units of √o, and does not move the surrogate's window. With n queries and p points the cost is
-    O((n + p)³ + (n + p)² d).
+    Values do not affect covariances, so α is 0 and the mean is meaningless. The conditioning is in float64 and in units
+    of √o, and does not move the surrogate's window. With n queries and p points the cost is O((n + p)³ + (n + p)² d).
 
     Args:
         surrogate: the queries and the kernel.

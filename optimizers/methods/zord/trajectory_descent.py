@@ -32,10 +32,9 @@ TRIALS = 8
 """The number of points near an iterate that are tried to find one that has not been queried."""
 
 PATIENCE = 2
-"""An iterate is skipped when this many answers per pending point have arrived before its own.
+"""An iterate is skipped when this many values per pending point have arrived before its own.
 
-If all queries take equally long, at most one answer per pending point arrives before; a skipped one takes twice as
-long.
+If all queries take equally long, at most one value per pending point arrives before it.
 """
 
 
@@ -112,8 +111,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         queries_per_step: queries of an iteration, which begins when all are told.
         reset_after: iterations without gain, not counting active queries, after which the rule is reset (ZoRD's code:
             10); None: never.
-        step_decay: the factor of the step sizes at each reset; 1 keeps them (ZoRD's code), but a rule whose steps have
-            constant length, such as Adam, then stops about a step from the minimum.
+        step_decay: the factor of the step sizes at each reset; 1 keeps them (ZoRD's code), but then a rule whose steps
+            have constant length, such as Adam, does not come closer to the minimum than about a step.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``. If x0 is given, the first iteration starts there, even with a history.
 

@@ -48,8 +48,8 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     a given ``lengthscale``, the lengthscale ℓ, outputscale and noise maximize the window's marginal likelihood every
     ``refit_every`` queries, with ℓ between 0.04 √d and 4 √d search widths (the width of the box, or ten times the
     design's radius without one); the lower bound falls in proportion when the window is narrower than the design. A
-    given ℓ relies on the cap: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is below ZoRD's c = 0.35, so that only the cap
-    ends the steps.
+    given ℓ may depend on the cap: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is below ZoRD's c = 0.35, so that only the
+    cap ends the steps.
 
     **Where the paper is silent.** With one observation ∇μ(x₀) = 0, so that Alg. 2 cannot start; here it begins with an
     initial design of counted queries or a given history. The rule's state is kept between iterations and reset after 10
@@ -69,11 +69,11 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     same four distances δ. The experiment ``beyond-parallel`` compares q queries at a time with one, and with random
     points.
 
-    Small algebra of the window runs on one thread, without changing torch's setting (``surrogates.threads``); so do the
-    prox and the update rule.
+    The window's small algebra, the prox and the update rule run on one thread, without changing torch's setting
+    (``surrogates.threads``).
 
-    Memory for N queries: at most 3 N d numbers (storage is doubled when full) and four windows; saving a state takes N
-    d more, and restoring one as much again.
+    Memory for N queries is at most 3 N d numbers (storage is doubled when full) and four windows; saving a state takes
+    N d more, and so does restoring it.
 
     Example::
 
