@@ -103,7 +103,11 @@ def simulate(
         check_path("checkpoint", checkpoint)
         if callback is not None:
             check_takes("callback", callback, "record", "x")
-        kept = None if checkpoint is None else open_checkpoint(federation, checkpoint)
+        kept = None
+        if checkpoint is not None:
+            kept = load_checkpoint(federation, checkpoint) if Path(checkpoint).exists() else Checkpoint(checkpoint)
+        if federation.rounds:
+            logger.info("%s: resuming after %d rounds", checkpoint, federation.rounds)
         told = (lambda record, x: callback(record, to_numpy(x))) if arrays and callback is not None else callback
         ending = run_rounds(federation, rounds, told, kept, every, progress)
     finally:
@@ -262,19 +266,6 @@ def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
     """Returns the number of requested reports, one per participant and round, and how many of them were not used."""
     asked = sum(len(record.participants) for record in history)
     return asked, asked - sum(len(record.accepted) for record in history)
-
-
-def open_checkpoint(federation: Federation, path: str | Path) -> Checkpoint:
-    """Returns the checkpoint at a path, after resuming the federation from it if the file exists.
-
-    Raises:
-        OSError, ValueError: as ``load_checkpoint``.
-    """
-    if not Path(path).exists():
-        return Checkpoint(path)
-    checkpoint = load_checkpoint(federation, path)
-    logger.info("%s: resuming after %d rounds", path, federation.rounds)
-    return checkpoint
 
 
 def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:

@@ -2,9 +2,9 @@
 
 The length of a tensor in a report is its Euclidean norm; the length of an iterate ``x`` is ‖x − x_r‖ with the server's
 model x_r. A report is excluded if one of its lengths exceeds ``gate`` times the larger of two reference values: the
-median of the phase's nonzero lengths, and the median of those medians over the last ``REMEMBERED`` rounds. The second
-one prevents the exclusion of a client that still moves while most are at their optimum. No report is excluded if fewer
-than ``MIN_LENGTHS`` lengths are nonzero.
+median of the phase's nonzero lengths, and the median of such medians over the last ``REMEMBERED`` rounds, which keeps a
+client that still moves while most are at their optimum. No report is excluded if fewer than ``MIN_LENGTHS`` lengths are
+nonzero.
 
 This rule is ours. With the papers' plain mean one client can move the model arbitrarily far; with the gate, by at most
 ``gate`` reference lengths divided by the number of clients. The means of ``federated.core.aggregation`` also resist

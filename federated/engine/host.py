@@ -217,9 +217,9 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def timer(seconds: float | None) -> Iterator[None]:
-    """Raises ``OutOfTime`` if a block takes longer, by SIGALRM; an earlier timer keeps its remaining time.
+    """Raises ``OutOfTime`` by SIGALRM if a block takes longer; an earlier timer keeps its remaining time.
 
-    It has no effect in a thread other than the main one, or on a system without timers.
+    It has an effect in the main thread only, on systems with timers.
     """
     if seconds is None or not hasattr(signal, "setitimer") or current_thread() is not main_thread():
         yield

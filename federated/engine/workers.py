@@ -27,12 +27,12 @@ class WorkerError(RuntimeError):
 class WorkerPool:
     """A ``Host`` in each of W worker processes, with clients assigned to idle workers.
 
-    A request goes to the worker that served the client last and has its state and objective, or a new client's to any
-    idle worker. If a worker is idle while several clients wait for another, one of them moves to it with its objective
-    and state; a client whose objective cannot be pickled (with ``"fork"``) does not move.
+    A client's first request goes to an idle worker, which then has its state and objective and serves its later
+    requests. If a worker is idle while several clients wait for another, one of them moves to it with its objective and
+    state; a client whose objective cannot be pickled (with ``"fork"``) does not move.
 
-    The results are bitwise those of one ``Host`` regardless of the assignment, because they depend only on the client's
-    state and objective, and workers use as many torch threads as this process.
+    The results are bitwise those of one ``Host``, because they depend only on the client's state and objective, and
+    workers use as many torch threads as this process.
 
     Args:
         algorithm: the options.

@@ -499,9 +499,12 @@ def test_a_client_that_is_made_late_is_checked():
         simulate("fedzo", objectives, X0, rounds=1, **OPTIONS)
 
 
-@pytest.mark.parametrize("given", [None, 5, "ab", {0: abs, 1: abs}])
+@pytest.mark.parametrize("given", [None, 5, "ab", {0: abs, 1: abs}, [], [1, 2]])
 def test_objectives_that_are_none_are_named(given):
-    with pytest.raises(TypeError, match="objectives must be a sequence of functions"):
+    says = (
+        "there are no clients" if given == [] else "callable" if given == [1, 2] else "must be a sequence of functions"
+    )
+    with pytest.raises((TypeError, ValueError), match=says):
         make_federation("fedzo", given, X0)
 
 
