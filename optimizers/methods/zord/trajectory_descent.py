@@ -18,6 +18,7 @@ from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_choice, check_integer, optional, positive, positive_integer
 from optimizers.designs import local_cloud
+from optimizers.estimators.estimator import confined
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.bayesian.unit_box import UnitBox
 from surrogates import Trajectory
@@ -263,7 +264,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     def _unasked(self, points: Tensor, pending: Tensor) -> Tensor:
         """The distinct points, projected onto the box, at which f has not been queried."""
-        points = torch.unique(self._confined(points), dim=0)
+        points = torch.unique(confined(points, self.domain), dim=0)
         new = [point not in self.trajectory and not _among(point, pending) for point in points]
         return points[torch.tensor(new, dtype=torch.bool, device=points.device)]
 
@@ -278,12 +279,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
         """Points at the radius from x, within the box; ``step`` addresses their directions, ``number`` by default."""
         step = self.number if step is None else step
-        return self._confined(local_cloud(x, count, self.local_radius, self.seed, distribution="normal", step=step))
-
-    def _confined(self, points: Tensor) -> Tensor:
-        if self.domain is None or not self.confine_queries:
-            return points
-        return torch.clamp(points, self.domain.search_lower, self.domain.search_upper)
+        cloud = local_cloud(x, count, self.local_radius, self.seed, distribution="normal", step=step)
+        return confined(cloud, self.domain)
 
     # Updates with a value.
 
