@@ -165,13 +165,17 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         """The point of an active query for ∇f(x), shape ``d``; None if a step is worth more."""
         with self._small(self.dimension):
             self.surrogate.begin(x)
-            found = uncertain_candidates(self.surrogate.conditioning, x, *self._candidates_address())
-            candidates = confined(found, self.domain)
-            return gainful_query(self.surrogate, x, candidates[(candidates != x).any(dim=1)])
+            candidates = uncertain_candidates(self.surrogate.conditioning, x, *self._candidates_address())
+            return gainful_query(self.surrogate, x, self._new(candidates, x))
 
     def _candidates_address(self) -> tuple[float, float, int, int]:
         """The least and largest distance of candidates, and seed and step of their directions."""
         return self.local_radius, 0.5 * self.surrogate.hyperparameters.lengthscale, self.seed, self.iterations + 1
+
+    def _new(self, candidates: Tensor, x: Tensor) -> Tensor:
+        """The candidates projected onto the box, without those equal to x."""
+        candidates = confined(candidates, self.domain)
+        return candidates[(candidates != x).any(dim=1)]
 
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
         """The ``most_informative_set`` of ``batch_candidates``; O(n³ + n² m) for n queries."""
