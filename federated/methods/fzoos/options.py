@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPTS, Accept
-from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec, TensorSpec
-from federated.core.settling import RATES, Rate
+from federated.core.settling import Rate
+from federated.methods.averaging import LocalSteps
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
 from federated.methods.local_descent import local_adam
 from optimizers.core.bounds import Domain
-from optimizers.core.options import check_boolean, check_choice, check_integer, optional, positive, positive_integer
-from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.core.options import check_choice, check_integer, optional, positive, positive_integer
+from optimizers.first_order import UpdateRule
 from surrogates import FourierFeatures
 from surrogates.checks import check_lengthscale
 from surrogates.window.local_options import KERNELS, LEAST_DATA, KernelName, LocalSurrogateOptions, check_nugget
@@ -53,7 +52,7 @@ def default_features(d: int, queries: int) -> int:
     return wanted + wanted % 2
 
 
-class FZooSOptions(Algorithm):
+class FZooSOptions(LocalSteps):
     """Options of ``FZooS``, the phases of a round, and the messages of each phase.
 
     Args:
@@ -61,12 +60,10 @@ class FZooSOptions(Algorithm):
         gamma: γ_t: ``"adaptive"``; ``"inverse"``, 1/t; a number; a function of (r, t), such as Cor. 1's, whose
             constants depend on the problem; or a ``GammaRule``. With 0.0 no surrogate is sent.
         correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5), or ``"start"``, x_{r−1} (Fig. 5b).
-        accept: ``"always"``, or ``"monotone"``, which rejects x_r if Σ pᵢ fᵢ did not fall, as in ``FedZO``.
         num_features: M; None means ``default_features`` of d and the Fourier surrogate's queries. The paper has 10,000.
         feature_kind: kind of ``FourierFeatures``; the paper uses ``"cosine"``.
         feature_seed: seed of the features; None means ``seed``.
         feature_kernel: kernel of the features, ``"rbf"`` or ``"matern52"``.
-        reset_rule: whether the first-order rule's moments are reset at the start of each round.
         rate: ``"constant"``, the rule's own rate, as in the paper; or ``"settling"``, which decreases when x reverses
             direction (``federated.core.settling``). Then active queries have the radius active_radius · min(1, 3 η/η₀),
             or active_radius if values are noisy, and both surrogates fit their nugget (``ClientSurrogates.settle``).
@@ -87,7 +84,7 @@ class FZooSOptions(Algorithm):
         feature_window: number of nearest queries in the Fourier surrogate; None means all, or ``window`` with a
             settling rate.
         update_rule: factory of the local first-order rule.
-        **common: see ``Algorithm``. Your own ``SharedGamma`` needs ``aggregation="mean"`` unless it is ``robust``.
+        **options: see ``LocalSteps``. Your own ``SharedGamma`` needs ``aggregation="mean"`` unless it is ``robust``.
 
     Attributes:
         rule: the ``GammaRule`` given by ``gamma``.
@@ -102,12 +99,10 @@ class FZooSOptions(Algorithm):
         *,
         gamma: Gamma = "adaptive",
         correction_at: Literal["iterate", "start"] = "iterate",
-        accept: Accept = "always",
         num_features: int | None = None,
         feature_kind: str = "orthogonal",
         feature_seed: int | None = None,
         feature_kernel: KernelName = "rbf",
-        reset_rule: bool = True,
         rate: Rate = "settling",
         active: Active | None = "step",
         active_queries: int = 5,
@@ -121,21 +116,15 @@ class FZooSOptions(Algorithm):
         feature_nugget: float | None = None,
         feature_window: int | None = None,
         update_rule: UpdateRule = local_adam,
-        **common: Unpack[FederatedOptions],
+        **options: Any,
     ) -> None:
         self.rule = gamma_rule(gamma)
         self.gamma = float(gamma) if isinstance(gamma, int) else gamma
         self.corrects = self.gamma != 0.0
         self.correction_at = check_choice("correction_at", correction_at, ("iterate", "start"))
-        self.accept = check_choice("accept", accept, ACCEPTS)
-        self.asks_acceptance = self.accept == "monotone"
         self.feature_kind, self.feature_seed = feature_kind, feature_seed
         self.feature_kernel = check_choice("feature_kernel", feature_kernel, tuple(KERNELS))
-        if active not in ("step", "round", None):
-            raise ValueError(f"active must be 'step', 'round' or None, got {active!r}")
-        self.active, self.reset_rule = active, check_boolean("reset_rule", reset_rule)
-        self.rate = check_choice("rate", rate, RATES)
-        self.settles = self.rate == "settling"
+        self.active = optional(check_choice, "active", active, ("step", "round"))
         self.active_queries = positive_integer("active_queries", active_queries)
         self.candidates = check_integer("candidates", candidates, self.active_queries)
         self.initial_queries = check_integer("initial_queries", initial_queries, LEAST_DATA - 1)
@@ -145,9 +134,7 @@ class FZooSOptions(Algorithm):
         self.local = LocalSurrogateOptions(window, self.lengthscale, nugget, kernel=kernel)
         self.feature_nugget = optional(check_nugget, "feature_nugget", feature_nugget)
         self.feature_window = optional(positive_integer, "feature_window", feature_window)
-        self.update_rule = update_rule
-        super().__init__(x0, **common)
-        FirstOrder(update_rule, self.x0)
+        super().__init__(x0, update_rule=update_rule, rate=rate, **options)
         self.num_features = default_features(self.dimension, self.held) if num_features is None else num_features
         if isinstance(self.rule, SharedGamma):
             self.ungated = frozenset({self.rule.measured})
