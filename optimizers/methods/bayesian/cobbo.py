@@ -205,7 +205,7 @@ class CobBO(Optimizer):
         lower, upper = (center - half).clamp(0.0, 1.0), (center + half).clamp(0.0, 1.0)
         seed, sampler_seed = (int(number) for number in generator.integers(2**31, size=2))
         acquisition = gp.log_expected_improvement(state.best, sampler_seed, pending)
-        point, _ = maximize_acquisition(acquisition, lower, upper, seed)
+        point = maximize_acquisition(acquisition, lower, upper, seed)
         if pending is not None and bool(((pending - point).square().mean(1) < CLUSTER_RADIUS**2).any()):
             uniforms = torch.from_numpy(generator.random(len(point))).to(point)
             point = lower + (upper - lower) * uniforms

@@ -154,10 +154,8 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
     return LocalGP(model, shift, scale)
 
 
-def maximize_acquisition(
-    acquisition: AcquisitionFunction, lower: Tensor, upper: Tensor, seed: int
-) -> tuple[Tensor, float]:
-    """The best point found for an acquisition in a box, shape ``d``, and the acquisition's value there.
+def maximize_acquisition(acquisition: AcquisitionFunction, lower: Tensor, upper: Tensor, seed: int) -> Tensor:
+    """The best point found for an acquisition in a box, shape ``d``.
 
     BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best points of a scrambled Sobol' sequence; if it fails or
     improves nothing, the best point of the sequence is returned. The result is a pure function of the arguments.
@@ -176,7 +174,6 @@ def maximize_acquisition(
         with torch.no_grad():
             values = acquisition(raw[:, None]).nan_to_num(nan=-math.inf)
         starts = values.topk(RESTARTS).indices
-        point, value = raw[starts[0]], float(values[starts[0]])
         try:
             found, attained = optimize_acqf(
                 acquisition,
@@ -188,9 +185,9 @@ def maximize_acquisition(
                 retry_on_optimization_warning=False,
             )
         except (OptimizationGradientError, NotPSDError):
-            return point, value
-    improved = bool(torch.isfinite(found).all()) and float(cast(Tensor, attained)) > value
-    return (found[0].detach(), float(cast(Tensor, attained))) if improved else (point, value)
+            return raw[starts[0]]
+    improved = bool(torch.isfinite(found).all()) and float(cast(Tensor, attained)) > float(values[starts[0]])
+    return found[0].detach() if improved else raw[starts[0]]
 
 
 @contextmanager
