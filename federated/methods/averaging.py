@@ -41,7 +41,6 @@ class LocalSteps(Algorithm):
     """Options and messages of an algorithm whose clients take T local steps from x_{r−1} and report the last iterate.
 
     Args:
-        x0: initial point, shape ``d``.
         update_rule: factory of the local first-order rule, a torch optimizer.
         reset_rule: whether the rule's moments are reset at the start of each round, as in FZooS's programs.
         accept: ``"always"``, or ``"monotone"``, which rejects a round that does not lower F over its clients and costs

@@ -74,7 +74,6 @@ class FedAvg(LocalSteps):
     messages the result equals that of Flower's FedAvg, if the weights are the numbers of examples.
 
     Args:
-        x0: initial point, shape ``d``.
         update_rule: factory of the local rule, a torch optimizer.
         **options: see ``LocalSteps``; a round rejected by ``accept`` still changes the server's moments.
     """
@@ -126,7 +125,6 @@ class AdaptiveFedOpt(FedAvg):
     β₁^(t+1)) with t from 1.
 
     Args:
-        x0: initial point, shape ``d``.
         server_rate: η.
         beta1: β₁, in [0, 1).
         beta2: β₂, in [0, 1); FedAdagrad ignores it.

@@ -73,7 +73,6 @@ class FedZO(LocalSteps):
     authors' program.
 
     Args:
-        x0: initial point, shape ``d``.
         directions: Q.
         smoothing_radius: λ, in x's units; the default is FZooS's value for inputs in [0, 1]^d.
         distribution: distribution of u, as in ``Directions``.
@@ -133,7 +132,6 @@ class FedProx(FedZO):
     FedZO.
 
     Args:
-        x0: initial point, shape ``d``.
         pull: γ; ``pull=d`` gives the authors' program, 0 gives FedZO.
         **options: see ``FedZO``.
     """

@@ -69,7 +69,6 @@ class LocalDescent(Optimizer):
     with an estimate δ of ∇f(x) and the round's correction b. If all queries of a step failed, x does not move.
 
     Args:
-        x0: initial point, shape ``d``.
         estimator: computes δ, with directions from its own seed.
         pull: γ, the factor of FedProx's proximal term.
         redraw: whether directions are redrawn for every step; otherwise for every phase.

@@ -38,7 +38,6 @@ class EstimatedDescent(Optimizer):
     has as many directions as the budget allows. A subclass defines the estimator.
 
     Args:
-        x0: initial point, shape ``d``.
         directions: n, directions of a step; None: the class's ``default_directions``, few enough that a budget of some
             tens of queries per variable allows enough steps.
         smoothing_radius: λ, in search units.

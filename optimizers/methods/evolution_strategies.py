@@ -26,7 +26,6 @@ class ES(EstimatedDescent):
     as long for the same λ.
 
     Args:
-        x0: initial point, shape ``d``.
         antithetic: whether directions come in n/2 opposite pairs; n must then be even.
         distribution: a distribution of ``Directions``; ZoRD's is ``"orthonormal"``.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.

@@ -34,7 +34,6 @@ class GLD(Optimizer):
     outside the box or ψ's domain is projected first. The last batch uses only the widest radii. ZoRD gives no radii.
 
     Args:
-        x0: initial point, shape ``d``.
         widest: R, in search units (by default half of a rescaled box).
         narrowest: r, an upper bound of the last radius. None: 2Rd/(q + 5d) after q queries, which falls as queries are
             spent.

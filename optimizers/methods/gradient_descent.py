@@ -33,7 +33,6 @@ class GradientDescent(Optimizer):
     iterate moves halfway back to the last point where both were.
 
     Args:
-        x0: initial point, shape ``d``.
         jac: ∇f; takes a point, shape ``d`` in user units, and returns d numbers. Its calls are counted in
             ``state.gradients``, not against the budget.
         update_rule: factory of the first-order rule.

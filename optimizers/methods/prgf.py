@@ -34,7 +34,6 @@ class PRGF(EstimatedDescent):
     step, and a step after a zero or missing estimate, has no prior and is RGF's; a zero estimate moves nothing.
 
     Args:
-        x0: initial point, shape ``d``.
         scaling: ``"projection"``, s = 1, or ``"unbiased"``.
         **options: see ``EstimatedDescent``, also for failed queries.
     """

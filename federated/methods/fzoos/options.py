@@ -56,7 +56,6 @@ class FZooSOptions(LocalSteps):
     """Options of ``FZooS``, the phases of a round, and the messages of each phase.
 
     Args:
-        x0: initial point, shape ``d``.
         gamma: γ_t: ``"adaptive"``; ``"inverse"``, 1/t; a number; a function of (r, t), such as Cor. 1's, whose
             constants depend on the problem; or a ``GammaRule``. With 0.0 no surrogate is sent.
         correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5), or ``"start"``, x_{r−1} (Fig. 5b).

@@ -87,7 +87,6 @@ class DeComFL(HiSo):
     """DeComFL (Li et al. 2025): HiSo with H = 1.
 
     Args:
-        x0: initial point, shape ``d``.
         **options: see ``HiSo``, except ``curvature``.
     """
 

@@ -59,7 +59,6 @@ class TuRBO(Optimizer):
     region. With a prox that has a value the objective is f + ψ.
 
     Args:
-        x0: initial point, shape ``d``.
         batch_size: q, the queries of a batch; the last batch has as many as the budget allows.
         regions: m, the number of trust regions at a time.
         initial_points: the queries of a region's initial design; None: 2d, at least 4.

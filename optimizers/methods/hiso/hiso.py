@@ -91,7 +91,6 @@ class HiSo(Optimizer):
     step fail, x returns to the best point.
 
     Args:
-        x0: initial point, shape ``d``.
         curvature: ``Displacement(...)``, ``GroupProbe(...)``, or a name for their defaults, ``"displacement"`` or
             ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
         local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement``, and probes, refer.
@@ -331,7 +330,6 @@ class DeComFL(HiSo):
     """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1, x ← prox(x − (η/P) Σ_p g_p u_p). Memory is x alone.
 
     Args:
-        x0: initial point, shape ``d``.
         **options: see ``HiSo``, except the curvature.
     """
 

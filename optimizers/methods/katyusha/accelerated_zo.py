@@ -41,7 +41,6 @@ class AcceleratedZO(SmoothMethod):
     A failed query leaves x and y unchanged.
 
     Args:
-        x0: initial point, shape ``d``.
         printed_sign: whether m has the printed sign.
         step_factor: the divisor of L; a larger one makes longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.

@@ -48,7 +48,6 @@ class NesterovSpokoiny(SmoothMethod):
     A failed query leaves x and v unchanged.
 
     Args:
-        x0: initial point, shape ``d``.
         step_factor: the divisor of L; a larger one makes longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """

@@ -43,7 +43,6 @@ class ProjectedZO(SmoothMethod):
     A failed two-point query leaves x unchanged; a failed derivative counts as 0.
 
     Args:
-        x0: initial point, shape ``d``.
         estimator: ``"two_point"`` or ``"coordinates"``.
         steps: ``"diminishing"``, or ``"constant"`` for η₀ throughout.
         step_factor: a factor of η₀.

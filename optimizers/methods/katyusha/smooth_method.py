@@ -84,7 +84,6 @@ class SmoothMethod(Optimizer):
     iterate with the state's smoothness.
 
     Args:
-        x0: initial point, shape ``d``.
         smoothing_radius: β; None: 1e-6 max(1, ‖x0‖∞) (√ε instead of 1e-6 in narrower dtypes).
         smoothness: L, Lipschitz constant of ∇f; None: measured.
         strong_convexity: μ_f; None: 0.

@@ -128,7 +128,6 @@ class ZOLKatyusha(SmoothMethod):
     reference whose f(w) failed is not used.
 
     Args:
-        x0: initial point, shape ``d``.
         option: how S is drawn, ``"I"`` or ``"II"``.
         batch_size: |S|, 1 to d, or ``"full"``: all coordinates of option I.
         parameters: a rule's name, or ``KatyushaParameters``; None: as above.

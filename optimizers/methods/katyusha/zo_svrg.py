@@ -40,7 +40,6 @@ class ZOSVRG(SmoothMethod):
     counts as 0 in the reference and is left out of S in a step.
 
     Args:
-        x0: initial point, shape ``d``.
         batch_size: |S|, 1 to d.
         step_factor: factor.
         **common: see ``SmoothMethod`` and ``Optimizer``; strong convexity is not used.

@@ -49,7 +49,6 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
     differences for linear f. Queries, initial design, start and update rule: see ``TrajectoryDescent``.
 
     Args:
-        x0: initial point, shape ``d``.
         window: the largest n; None: 3d, at least 10 and at most ZoRD's 150.
         ridge: r.
         steps: steps of an iteration, each fitted to the queries nearest to its start.

@@ -103,7 +103,6 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     ``_informative``.
 
     Args:
-        x0: initial point, shape ``d``.
         initial_points: queries of the initial design; None: 10, or 0 with a history or without x0.
         design: ``"local"``, normal directions around x0 of the given radius, or ``"latin_hypercube"`` of the box.
         radius: of the local design (root mean square distance), search units; None: 0.03 of a finite box's

@@ -82,7 +82,6 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         ZoRD(x0, bounds=bounds, max_queries=200, lengthscale=3.0, uncertainty="spectral_norm")   # the paper's rule
 
     Args:
-        x0: initial point, shape ``d``.
         uncertainty: the measure that ends virtual steps, see ``UncertaintyRule``.
         threshold: its threshold; None: the measure's default.
         max_virtual_steps: the largest number of virtual steps of an iteration.
