@@ -146,12 +146,26 @@ class TuRBO(Optimizer):
         return self._points_batch(points, info={"regions": regions, "design": True})
 
     def _queries(self, count: int) -> Batch:
-        """Queries by Thompson sampling in the regions that have a model."""
-        undesigned = self._undesigned()
-        slots = [i for i, region in enumerate(self.state.regions) if region.number not in undesigned]
-        unit, chosen = self._thompson(count, slots)
-        regions = torch.tensor([self.state.regions[i].number for i in chosen], device=self._x.device)
-        return self._points_batch(self.box.from_unit(unit), info={"regions": regions, "design": False})
+        """q minimizers of posterior samples in the regions that have a model."""
+        candidates, draws, numbers, undesigned = [], [], [], self._undesigned()
+        d, n, device = self.box.dimension, self._num_candidates, self._x.device
+        for i, region in enumerate(self.state.regions):
+            if region.number in undesigned:
+                continue
+            gp, center = self._model(region)
+            lower, upper = region_bounds(center, gp.lengthscales, region.length)
+            generator = self._generator(stream=1 + i)
+            unit = sobol(n, d, generator).to(device)
+            uniforms = torch.from_numpy(generator.random((n, d))).to(device)
+            normals = torch.from_numpy(generator.standard_normal((count, n))).to(device)
+            points = perturbed_candidates(center, lower, upper, unit, uniforms, min(20.0 / d, 1.0))
+            candidates.append(points)
+            draws.append(gp.draw(points, normals))
+            numbers.append(region.number)
+        picks = distinct_minimizers(torch.cat(draws, dim=1))
+        regions = torch.tensor(numbers, device=device)[picks // n]
+        points = self.box.from_unit(torch.cat(candidates)[picks])
+        return self._points_batch(points, info={"regions": regions, "design": False})
 
     def _data(self, region: TrustRegion) -> tuple[Tensor, Tensor]:
         """The region's points in the unit cube, ``n x d``, and f + ψ at them, shape ``n``."""
@@ -177,24 +191,6 @@ class TuRBO(Optimizer):
                 point = self.state.data.points[self.state.owner == region.number][least]
                 found.append(Estimate(point, float(means[least]), float(gp.std(X[least][None])[0])))
         return min(found, key=itemgetter(1), default=None)
-
-    def _thompson(self, count: int, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """q minimizers of posterior samples in the unit cube, ``q x d``, and the region index of each."""
-        candidates, draws = [], []
-        d, n, device = self.box.dimension, self._num_candidates, self._x.device
-        for i in slots:
-            region = self.state.regions[i]
-            gp, center = self._model(region)
-            lower, upper = region_bounds(center, gp.lengthscales, region.length)
-            generator = self._generator(stream=1 + i)
-            unit = sobol(n, d, generator).to(device)
-            uniforms = torch.from_numpy(generator.random((n, d))).to(device)
-            normals = torch.from_numpy(generator.standard_normal((count, n))).to(device)
-            points = perturbed_candidates(center, lower, upper, unit, uniforms, min(20.0 / d, 1.0))
-            candidates.append(points)
-            draws.append(gp.draw(points, normals))
-        picks = distinct_minimizers(torch.cat(draws, dim=1))
-        return torch.cat(candidates)[picks], [slots[place] for place in (picks // n).tolist()]
 
     def _take_history(self, data: DataAtHand) -> None:
         succeeded = torch.isfinite(data.totals)
