@@ -76,7 +76,7 @@ class RunConfig:
             ``prox`` and ``update_rule`` are import paths in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
         timeout: seconds within which a client must reply, extended if the last replies took longer
-            (``federated.flower.waiting``). Messages live as long, so the machines' clocks must differ by much less.
+            (``federated.flower.waiting``). Messages expire after it, so the machines' clocks must differ by much less.
         wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one in
             a later round.
         keys: file on the server's machine with each client's node key (``federated.flower.keys``). It may be empty

@@ -111,10 +111,10 @@ class GroupProbe(Curvature):
 
         g = (f(x + mz) − f(x − mz))/(2m),    x ← x − η (1/P) Σ_p g_p z_p
 
-    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). If h is the Hessian's diagonal and the Hessian is
-    diagonal, no η has a smaller expected loss after a step (HiSo's eq. 120); otherwise ``rate`` may be tuned. g is
-    clipped at ``clip`` times its running root mean square (weight 1/300, of the clipped values, bias-corrected; not in
-    the first 10 steps). A one-sided difference has bias μ/2 · zᵀ∇²f z, hence only ``scheme="central"``.
+    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). If the Hessian is diag(h), no η has a smaller expected
+    loss after a step (HiSo's eq. 120); otherwise ``rate`` may be tuned. Except in the first 10 steps, g is clipped at
+    ``clip`` times the bias-corrected running root mean square of the clipped values (weight 1/300). A one-sided
+    difference has bias μ/2 · zᵀ∇²f z, hence only ``scheme="central"``.
 
     **Probe round.** For the group b of ``probed_group``: z = signs on b and 0 elsewhere, ‖z‖² = n_b, m = μ√d/‖z‖, three
     queries at x and x ± mz, g as above and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; two scalars.
@@ -122,11 +122,11 @@ class GroupProbe(Curvature):
         â_b = c/‖z‖²,    E â_b = tr(A_b)/n_b,    Var â_b = 2‖off A_b‖²_F/n_b²
 
     with the group's block A_b of the Hessian (on a quadratic, otherwise + O(m²)): exact for single coordinates. h_b is
-    the moving average of |â_b| with weight ``probe_weight``, bias-corrected, or at least ``rise_weight`` if |â_b| >
-    h_b, and at least 1e-8 of the largest h. As curvatures of one objective tend to rise and fall together, later probes
-    also multiply every other h by 1 + κ(|â_b|/h_b − 1), κ = ``shared_weight``, at most 2. Groups without a successful
-    probe have the largest h; no step is made before a probe has succeeded. For groups larger than a coordinate and c >
-    0 the probe also makes the Newton step along z, x ← x − g/max(c, n_b h_b) z.
+    a bias-corrected moving average of |â_b| with weight ``probe_weight`` (at least ``rise_weight`` if |â_b| > h_b), and
+    at least 1e-8 of the largest h. Since curvatures of one objective tend to rise and fall together, later probes also
+    multiply every other h by 1 + κ(|â_b|/h_b − 1), κ = ``shared_weight``, at most 2. Groups without a successful probe
+    have the largest h, and no step is made before a probe has succeeded. For groups of several coordinates and c > 0
+    the probe also makes the Newton step along z, x ← x − g/max(c, n_b h_b) z.
 
     **Networks.** A network's curvature is least at its start, and h lags behind. With an h too large by a factor k the
     progress per step is 2/k − 1/k² of the best; with one too small by k it is 2k − k², and f rises beyond k = 2. Groups
