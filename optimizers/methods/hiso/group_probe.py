@@ -111,10 +111,10 @@ class GroupProbe(Curvature):
 
         g = (f(x + mz) − f(x − mz))/(2m),    x ← x − η (1/P) Σ_p g_p z_p
 
-    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). If the Hessian is diag(h), no η has a smaller expected
-    loss after a step (HiSo's eq. 120); otherwise ``rate`` may be tuned. Except in the first 10 steps, g is clipped at
-    ``clip`` times the bias-corrected running root mean square of the clipped values (weight 1/300). A one-sided
-    difference has bias μ/2 · zᵀ∇²f z, hence only ``scheme="central"``.
+    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). If the Hessian is diag(h), no η has a smaller
+    expected loss after a step (HiSo's eq. 120); otherwise ``rate`` may be tuned. Except in the first 10 steps, g is
+    clipped at ``clip`` times the bias-corrected running root mean square of the clipped values (weight 1/300). A
+    one-sided difference has bias μ/2 · zᵀ∇²f z, hence only ``scheme="central"``.
 
     **Probe round.** For the group b of ``probed_group``: z = signs on b and 0 elsewhere, ‖z‖² = n_b, m = μ√d/‖z‖, three
     queries at x and x ± mz, g as above and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; two scalars.
