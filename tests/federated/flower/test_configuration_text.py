@@ -74,7 +74,7 @@ def node_config(text):
         (run_config, "local_steps=3", "run config 'local_steps' is unknown; did you mean 'local-steps'\\?"),
         (run_config, "step=3", "run config 'step' is unknown.*accepted: algorithm, bounds"),
         (run_config, "options.directions=3", "run config options must be text, got {'directions': 3}"),
-        (run_config, "bounds=[0,1]", 'text in quotes, as in .* bounds="\\[0, 1\\]"'),
+        (run_config, "bounds=[0,1]", 'bounds must be text, got \\[0, 1\\]: write bounds="\\[0, 1\\]"'),
         (run_config, "output=3", 'output must be text, got 3: write output="3"'),
         (run_config, 'algorithm="hizo"', "unknown algorithm 'hizo'; did you mean 'hiso'"),
         (run_config, 'x0="zero"', "x0 is not a TOML value"),
