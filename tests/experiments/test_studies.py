@@ -18,7 +18,7 @@ SEEDS = range(4)
 
 def _statuses(rows, settings):
     """The statuses of what is claimed where the prior is known."""
-    fitted = {verdict.claim for verdict in fitted_bands.claims(rows, SEEDS)}
+    fitted = {verdict.claim for verdict in fitted_bands.claims(rows)}
     return {v.claim: v.status for v in calibration.claims(settings, rows) if v.claim not in fitted}
 
 
@@ -116,7 +116,7 @@ def test_what_is_claimed_of_fitted_bands_can_fail(likeliest):
          "value": value + 0.001 * seed}
         for seed in SEEDS for way, value in covered.items() for coordinate in ("weak", "others")
     ]  # fmt: skip
-    statuses = [verdict.status for verdict in fitted_bands.claims(rows, SEEDS)]
+    statuses = [verdict.status for verdict in fitted_bands.claims(rows)]
     failing = "reproduced" if likeliest == 0.6 else "not reproduced"
     assert statuses == ["reproduced", failing, failing, failing, "reproduced", "reproduced"]
 
