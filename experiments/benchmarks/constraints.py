@@ -1,15 +1,14 @@
 """``python -m experiments benchmark constraints``: constrained designs of the literature, and the time of a query.
 
-The default method and COBYQA make runs on each design (``experiments.workloads.designs``) from the same uniform points
-of the box. A query is one distinct point. The number is the median, over the runs, of the queries until a value is
-within 1e-3 of the optimum, relative to it, where no constraint is violated by more than 1e-6; inf if fewer than half of
-the runs get there. COBYQA runs in the design's variables, and in variables scaled to [−1, 1]. This benchmark scales
-them, because COBYQA's option ``scale`` does not work with nonlinear constraints: SciPy 1.17 then evaluates their
-violation at the scaled point instead of the point. The radius is then a fifth of a side, as ours is: with COBYQA's own,
-which is half a side, some runs end where they begin.
+The default method and COBYQA start on each design (``experiments.workloads.designs``) at the same uniform points. A
+query is one distinct point. The table has the median number of queries until f is within 1e-3 of the optimum (relative)
+at a point that violates no constraint by more than 1e-6; inf if fewer than half of the runs succeed. COBYQA runs in the
+design's variables, and in variables scaled to [−1, 1]. This benchmark scales them, because SciPy 1.17 evaluates
+nonlinear constraints at the wrong point with COBYQA's option ``scale``. In scaled variables the initial radius is a
+fifth of a side, like ours; with COBYQA's default, half a side, some runs stop at their start.
 
-The times are of a query on a quadratic with m curved constraints, without the time of the function, in units of the
-time without constraints. They are processor times, the least of three runs.
+The other numbers are processor times of a query on a quadratic with m curved constraints, relative to the time without
+constraints; each time is the shortest of three runs.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def medians(design: Design, starts: int) -> list[float]:
-    """The median queries of the default method, COBYQA, and COBYQA in scaled variables."""
+    """Returns the median queries of the default method, COBYQA, and COBYQA in scaled variables."""
     best, box, needed = design.optimum(12)[0], np.column_stack([design.lower, design.upper]), []
     for seed in range(starts):
         start = box[:, 0] + np.ptp(box, axis=1) * np.random.default_rng(seed).random(len(box))
@@ -66,7 +65,7 @@ def medians(design: Design, starts: int) -> list[float]:
 
 
 def queries_of(design: Design, start: np.ndarray, box: np.ndarray, scaled: bool | None) -> list[Values]:
-    """f and g at the distinct points of a run of COBYQA, in scaled variables or not; None: of the default method."""
+    """Returns f and g at the distinct points of a run of COBYQA, or, if ``scaled`` is None, of the default method."""
     seen: dict[bytes, Values] = {}
     middle, half, d = box.mean(axis=1), 0.5 * np.ptp(box, axis=1), len(box)
 
@@ -93,7 +92,7 @@ def queries_of(design: Design, start: np.ndarray, box: np.ndarray, scaled: bool 
 
 
 def query_time(d: int, m: int, queries: int = 100) -> float:
-    """Processor time of a query of the default method in seconds; without constraints where m is 0."""
+    """Returns the processor seconds per query of the default method on a function with m constraints."""
     random = np.random.default_rng(0)
     A, B = random.standard_normal((2, m, d)) / math.sqrt(d)
     weights, count, times = 10.0 ** random.uniform(0.0, 2.0, d), max(queries, 6 * d), []

@@ -165,7 +165,7 @@ def excess(settings: Settings, rows: Rows, lie: str, mean: str) -> dict[str, np.
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges whether the gate withstands a factor of 10⁶ and the recommended mean every lie; a control has no gate."""
+    """Judges whether methods are harmed by a factor of 10⁶ behind the gate, or by any lie with the recommended mean."""
     statistic = "log10 of the last gap over 3 times the clean one plus 0.2"
     wanted = [(lie, GATED) for lie in ("10⁶ once", "10⁶ always")] + [(lie, RECOMMENDED) for lie in list(LIES)[1:]]
     verdicts = []

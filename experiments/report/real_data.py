@@ -1,4 +1,4 @@
-"""Builds the page that compares the verdicts on stand-ins with the verdicts of now.
+"""Builds the page that compares the verdicts on stand-ins with the current ones.
 
 ``stand-ins.json`` in the results folder has the verdicts of the first runs, all of them on stand-ins.
 """

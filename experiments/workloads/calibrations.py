@@ -1,4 +1,4 @@
-"""Two calibrations of differential equations to 30 synthetic data, in variables of sizes from 1e-6 to 1e4."""
+"""Two differential equations with parameters of sizes from 1e-6 to 1e4, to be fitted to 30 synthetic observations."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from scipy.integrate import solve_ivp
 from experiments.workloads.more_wild import LeastSquaresProblem
 
 COUNT, NOISE, SEED = 30, 0.02, 0
-"""The number of data, and their noise in units of the largest one."""
+"""Number of observations, and their noise relative to the largest one."""
 
 MOST = 20_000
-"""The most slopes of a solution. A stiff one far from the truth would take hours."""
+"""Largest number of evaluations of a slope; a stiff solution far from the truth would take hours."""
 
 Signal = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def epidemic(p: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """The infected of an SIR epidemic at times in days, shape ``m``.
+    """Returns the number of infected people in an SIR epidemic at times in days, shape ``m``.
 
-    p is the rate of contagion per person and day, the rate of recovery per day, and the numbers of infected and of
+    ``p`` has the infection rate per person and day, the recovery rate per day, and the numbers of infected and of
     susceptible people at time 0.
     """
     contagion, recovery, infected, susceptible = p
@@ -37,10 +37,10 @@ def epidemic(p: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def enzyme(p: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """The signal of a product that an enzyme makes after Michaelis and Menten, at times in seconds, shape ``m``.
+    """Returns the signal of the product of an enzyme (Michaelis and Menten) at times in seconds, shape ``m``.
 
-    p is the largest rate in mol/(l s), the constant of Michaelis in mol/l, the enzyme's decay per second, and the
-    signal of a product of 1 mol/l. At time 0 there is 1e-3 mol/l of the substrate.
+    ``p`` has the largest rate in mol/(l s), Michaelis' constant in mol/l, the enzyme's rate of decay per second, and
+    the signal per mol/l of the product. The substrate starts at 1e-3 mol/l.
     """
     rate, half, decay, gain = p
 
@@ -51,7 +51,7 @@ def enzyme(p: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def _solved(slope: Callable[[float, np.ndarray], list[float]], start: list[float], t: np.ndarray) -> np.ndarray:
-    """The solution at times, ``states x m``; NaN where it does not exist, or takes more than ``MOST`` slopes."""
+    """Returns the solution at times, ``states x m``; NaN if the solver fails or needs more than ``MOST`` slopes."""
     calls = count(1)
 
     def counted(time: float, y: np.ndarray) -> list[float]:
@@ -75,7 +75,7 @@ def _calibration(name: str, signal: Signal, truth: list[float], x0: list[float],
 
 
 def calibrations() -> list[LeastSquaresProblem]:
-    """The two problems; each starts within a factor of two of the truth."""
+    """Returns the two problems, each of which starts within a factor of two of the truth."""
     return [
         _calibration("epidemic 4x30", epidemic, [5e-5, 0.1, 10.0, 1e4], [4e-5, 0.15, 15.0, 9e3], 60.0),
         _calibration("enzyme 4x30", enzyme, [2e-6, 5e-4, 1e-3, 1e4], [3e-6, 8e-4, 6e-4, 7e3], 1500.0),

@@ -1,6 +1,6 @@
-"""Ten constrained designs of the engineering literature, whose optima are computed from the formulas.
+"""Ten constrained engineering designs from the literature, whose optima are computed from the formulas.
 
-Each is a function of x that gives f and the constraints g ≤ 0, on a box. The formulas come from:
+Each maps a point of a box to f and the constraints g ≤ 0. The formulas are from:
 
 - K. Deb, GeneAS: a robust optimal design technique for mechanical component design, 1997 (welded beam).
 - J. Golinski, Optimal synthesis problems solved by means of nonlinear programming, J. Mechanisms 5, 1970 (reducer).
@@ -43,10 +43,10 @@ class Design:
     upper: tuple[float, ...]
 
     def optimum(self, starts: int = 30, seed: int = 0, tolerance: float = 1e-8) -> tuple[float, np.ndarray]:
-        """The least f of SLSQP's ends from uniform starts, and the point, among those where g ≤ ``tolerance``.
+        """Returns the least f with g ≤ ``tolerance`` that SLSQP reaches from uniform starts, and its point.
 
         Raises:
-            RuntimeError: if no end is feasible.
+            RuntimeError: if no run ends at a feasible point.
         """
         lower, upper = np.array(self.lower), np.array(self.upper)
         point = lambda u: lower + np.clip(u, 0.0, 1.0) * (upper - lower)  # noqa: E731
@@ -68,12 +68,12 @@ class Design:
             if f < best[0] and bool((g <= tolerance * np.maximum(1.0, units)).all()):
                 best = f, point(end.x)
         if best[0] == math.inf:
-            raise RuntimeError(f"no end of {starts} starts is feasible: give more starts")
+            raise RuntimeError(f"SLSQP reached no feasible point from {starts} starts; pass more starts")
         return best
 
 
 def welded_beam(x: np.ndarray) -> Values:
-    """The cost of a beam of thickness b and height t, welded with a seam of height h and length l."""
+    """Returns the cost of a beam of thickness b and height t, welded with a seam of height h and length l."""
     h, l, t, b = x
     load, span, young, shear = 6000.0, 14.0, 30e6, 12e6
     arm = math.sqrt(l**2 / 4.0 + ((h + t) / 2.0) ** 2)
@@ -96,7 +96,7 @@ def welded_beam(x: np.ndarray) -> Values:
 
 
 def speed_reducer(x: np.ndarray) -> Values:
-    """The weight of a gear box of face width, module, teeth, two shafts' lengths and two diameters."""
+    """Returns the weight of a gear box of face width, module, teeth, two shafts' lengths and two diameters."""
     b, m, z, l1, l2, d1, d2 = x
     f = 0.7854 * b * m**2 * (3.3333 * z**2 + 14.9334 * z - 43.0934) - 1.508 * b * (d1**2 + d2**2)
     f += 7.4777 * (d1**3 + d2**3) + 0.7854 * (l1 * d1**2 + l2 * d2**2)
@@ -117,7 +117,7 @@ def speed_reducer(x: np.ndarray) -> Values:
 
 
 def spring(x: np.ndarray) -> Values:
-    """The weight of a coil spring of wire diameter d, coil diameter D and N active coils."""
+    """Returns the weight of a coil spring of wire diameter d, coil diameter D and N active coils."""
     d, D, N = x
     g = [
         1.0 - D**3 * N / (71785.0 * d**4),
@@ -129,7 +129,7 @@ def spring(x: np.ndarray) -> Values:
 
 
 def three_bar_truss(x: np.ndarray) -> Values:
-    """The volume of a truss of two outer bars of section a and an inner one of section b."""
+    """Returns the volume of a truss of two outer bars of section a and an inner one of section b."""
     a, b = x
     root, area = math.sqrt(2.0), math.sqrt(2.0) * a**2 + 2.0 * a * b
     g = [(root * a + b) / area, b / area, 1.0 / (root * b + a)]
@@ -137,26 +137,26 @@ def three_bar_truss(x: np.ndarray) -> Values:
 
 
 def gas_compressor(x: np.ndarray) -> Values:
-    """The yearly cost of a gas pipeline by distance, compression ratio, pipe diameter and a pressure's share."""
+    """Returns the yearly cost of a gas pipeline by distance, compression ratio, pipe diameter and a pressure's share."""
     a, b, c, e = x
     f = 8.61e5 * math.sqrt(a / e) * b * c ** (-2.0 / 3.0) + 3.69e4 * c + 7.72e8 * b**0.219 / a - 765.43e6 / a
     return f, np.array([(e + 1.0) / b**2 - 1.0])
 
 
 def tubular_column(x: np.ndarray) -> Values:
-    """The cost of a column of mean diameter d and thickness t under compression."""
+    """Returns the cost of a column of mean diameter d and thickness t under compression."""
     d, t = x
     buckling = 8.0 * 2500.0 * 250.0**2 / (math.pi**3 * 0.85e6 * d * t * (d**2 + t**2))
     return 9.8 * d * t + 2.0 * d, np.array([2500.0 / (math.pi * d * t * 500.0), buckling]) - 1.0
 
 
 def cantilever_beam(x: np.ndarray) -> Values:
-    """The weight of a stepped beam of five hollow squares, whose tip may bend by a limit."""
+    """Returns the weight of a stepped beam of five hollow squares, whose tip may bend by a limit."""
     return 0.0624 * float(x.sum()), np.array([float((np.array([61.0, 37.0, 19.0, 7.0, 1.0]) / x**3).sum()) - 1.0])
 
 
 def heat_exchanger(x: np.ndarray) -> Values:
-    """The area of a network of three heat exchangers, x₁ + x₂ + x₃, by areas and temperatures."""
+    """Returns the area of a network of three heat exchangers, x₁ + x₂ + x₃, by areas and temperatures."""
     a, b, c, t1, t2, t3, t4, t5 = x
     g = [
         0.0025 * (t1 + t3) - 1.0,
@@ -170,7 +170,7 @@ def heat_exchanger(x: np.ndarray) -> Values:
 
 
 def bulkhead(x: np.ndarray) -> Values:
-    """The weight of a corrugated bulkhead of width, depth, length and plate thickness."""
+    """Returns the weight of a corrugated bulkhead of width, depth, length and plate thickness."""
     w, h, l, t = x
     pitch = w + math.sqrt(abs(l**2 - h**2))
     g = [
@@ -185,7 +185,7 @@ def bulkhead(x: np.ndarray) -> Values:
 
 
 def himmelblau(x: np.ndarray) -> Values:
-    """Himmelblau's process: a quadratic cost under three two-sided quadratic constraints."""
+    """Returns the quadratic cost of Himmelblau's process under three two-sided quadratic constraints."""
     a, b, c, e, h = x
     sides = np.array(
         [

@@ -1,8 +1,8 @@
 """The 53 least-squares problems of Moré and Wild, with their starting points.
 
-Each problem is one of 22 vector functions with a number of variables and residuals, and a standard start or ten times
-it. The first reference has the formulas of functions 1 to 18, the set's own code, BenDFO, the others; the data of the
-fits are in both.
+Each problem combines one of 22 vector functions, numbers of variables and residuals, and the standard start or ten
+times it. Functions 1 to 18 are from the first reference, the others from the set's own code, BenDFO; both have the data
+of the fits.
 
 References:
     J. J. Moré, B. S. Garbow, K. E. Hillstrom, Testing unconstrained optimization software, ACM Trans. Math. Softw. 7,
@@ -243,7 +243,7 @@ SET = """1:9:45:0 1:9:45:1 2:7:35:0 2:7:35:1 3:7:35:0 3:7:35:1 4:2:2:0 4:2:2:1 5
 
 @dataclass(frozen=True)
 class LeastSquaresProblem:
-    """Residuals and a starting point.
+    """A least-squares problem.
 
     Attributes:
         name: its name.
@@ -257,7 +257,7 @@ class LeastSquaresProblem:
 
 
 def problems() -> list[LeastSquaresProblem]:
-    """The 53 problems in the set's order."""
+    """Returns the 53 problems in the set's order."""
     found = []
     for number, n, m, power in (map(int, text.split(":")) for text in SET.split()):
         function, start = FUNCTIONS[number - 1]

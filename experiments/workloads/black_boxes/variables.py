@@ -35,7 +35,7 @@ class Variable:
 
 
 def space(variables: Sequence[Variable]) -> Space:
-    """The variables in their own units, with their integers, decades and names."""
+    """Returns the space of the variables in their own units, with their integers, decades and names."""
     kinds = ([getattr(variable, kind) for variable in variables] for kind in ("whole", "log", "name"))
     return Space([(variable.low, variable.high) for variable in variables], *kinds)
 
