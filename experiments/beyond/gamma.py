@@ -18,14 +18,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
-from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import final
 from experiments.harness.verdicts import Table, Verdict, judge
@@ -100,11 +99,9 @@ class Settings:
     clients: int = 5
     local_steps: int = 10
 
-    def cells(self, seed: int) -> Iterator[tuple[Size, float, float]]:
-        """Yields size, C and noise of the runs of a seed."""
-        for size in self.sizes:
-            if seed < size.seeds:
-                yield from ((size, c, noise) for c, noise in itertools.product(self.heterogeneities, size.noises))
+    def cells_of(self, size: Size) -> list[Cell]:
+        """Returns d, C and noise of the runs of a size."""
+        return [(size.dim, c, noise) for c, noise in itertools.product(self.heterogeneities, size.noises)]
 
 
 def name_of(gamma: float) -> str:
@@ -182,12 +179,13 @@ def duplicate(federation: Federation) -> Federation:
 def run_seed(settings: Settings, seed: int) -> Rows:
     """Runs all methods in all cells."""
     rows: Rows = []
-    for size, heterogeneity, noise in settings.cells(seed):
-        fresh = FIRST_SEED + seed
-        problem = quadratics(size.dim, settings.clients, heterogeneity, fresh, noise)
-        for method in (*map(name_of, FIXED), *size.rules):
-            key: Row = {"seed": seed, "dim": size.dim, "heterogeneity": heterogeneity, "noise": noise, "method": method}
-            rows += [key | row for row in run(settings, size, problem, method, fresh)]
+    fresh = FIRST_SEED + seed
+    for size in (size for size in settings.sizes if seed < size.seeds):
+        for cell in settings.cells_of(size):
+            problem = quadratics(size.dim, settings.clients, cell[1], fresh, cell[2])
+            for method in (*map(name_of, FIXED), *size.rules):
+                key: Row = {"seed": seed, **_conditions(cell), "method": method}
+                rows += [key | row for row in run(settings, size, problem, method, fresh)]
     return rows
 
 
@@ -224,21 +222,17 @@ def label(cell: Cell) -> str:
 
 def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
     """Draws a panel for each C and noise: the last gap against fixed γ, the rules at their mean γ."""
-    # Quick runs may have no seed of a size.
     own = where(rows, dim=size.dim)
-    figure, axes = plotting.panels(
-        len(size.noises), len(settings.heterogeneities), height=1.6, width=plotting.PAGE, sharex=True, sharey="col"
-    )
-    cells = itertools.product(enumerate(size.noises), enumerate(settings.heterogeneities))
-    for (line, noise), (column, c) in cells:
-        panel = axes[line, column]
-        if own:
-            _draw(panel, size.rules, own, (size.dim, c, noise))
-        panel.set_title(f"d = {size.dim}, C = {c:g}, noise {noise:g}")
+
+    def draw(panel: Axes, cell: Cell) -> None:
+        if own:  # quick runs may have no seed of a size
+            _draw(panel, size.rules, own, cell)
         panel.set_xlim(-0.06, 1.06)
-    label_panels(axes, xlabels="γ, mean over rounds", ylabels="log₁₀ of the last gap")
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
+
+    labels = {"xlabel": "γ, mean over rounds", "ylabel": "log₁₀ of the last gap"}
+    look: Any = {"columns": len(settings.heterogeneities), "height": 1.6, "width": plotting.PAGE, "sharey": "col"}
+    cells = sorted(settings.cells_of(size), key=lambda cell: cell[2])  # a row for each noise
+    return plotting.grid({label(cell): cell for cell in cells}, draw, **labels, **look)
 
 
 def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell) -> None:
@@ -260,8 +254,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     rules = tuple(dict.fromkeys(rule for size in settings.sizes for rule in size.rules))
     for size in settings.sizes:
         chosen = where(rows, dim=size.dim)
-        for c, noise in itertools.product(settings.heterogeneities, size.noises if chosen else ()):
-            cell = (size.dim, c, noise)
+        for cell in settings.cells_of(size) if chosen else ():
             best = best_fixed(chosen, cell)
             gap = with_interval(finals(chosen, cell, name_of(best)))
             regrets = (with_interval(regret(chosen, cell, rule), 2) if rule in size.rules else "" for rule in rules)
@@ -278,39 +271,31 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges each rule's regret, and the lead of the adaptive γ over 1/t and the other rules, in each dimension."""
     verdicts: list[Verdict] = []
     for size in settings.sizes:
-        chosen = where(rows, dim=size.dim)
-        if not chosen:
-            continue
-        seeds, found = seeds_of(chosen), []
-        cells = [(size.dim, c, noise) for c, noise in itertools.product(settings.heterogeneities, size.noises)]
-        for rule in size.rules:
-            claim = f"{plotting.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, d = {size.dim}"
-            regrets, control = {label(cell): regret(chosen, cell, rule) for cell in cells}, rule != "fzoos_adaptive"
-            statistic = "regret in log10 of the last gap"
-            found.append(judge(claim, statistic, regrets, below=TOLERATED, control=control))
-        found += _leads(size.rules, chosen, cells, f"d = {size.dim}")
-        verdicts += [dataclasses.replace(verdict, seeds=seeds) for verdict in found]
+        if chosen := where(rows, dim=size.dim):
+            found = _claims_of(size, settings.cells_of(size), chosen)
+            verdicts += [dataclasses.replace(verdict, seeds=seeds_of(chosen)) for verdict in found]
     return verdicts
 
 
-def _leads(rules: tuple[str, ...], rows: Rows, cells: list[Cell], at: str) -> list[Verdict]:
-    """Judges the lead of the adaptive γ over 1/t at C = 5, and over the other rules in all cells."""
-
-    def lead(claim: str, other: str, chosen: list[Cell], above: float, control: bool) -> Verdict:
+def _claims_of(size: Size, cells: list[Cell], rows: Rows) -> list[Verdict]:
+    def lead(claim: str, other: str, chosen: list[Cell], above: float) -> Verdict:
         apart = {label(cell): finals(rows, cell, other) - finals(rows, cell, "fzoos_adaptive") for cell in chosen}
-        return judge(claim, "lead in log10 of the last gap", apart, above=above, control=control)
+        return judge(claim, "lead in log10 of the last gap", apart, above=above)
 
-    verdicts = []
+    at, verdicts = f"d = {size.dim}", []
+    for rule in size.rules:
+        claim = f"{plotting.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, {at}"
+        regrets = {label(cell): regret(rows, cell, rule) for cell in cells}
+        verdicts.append(judge(claim, "regret in log10 of the last gap", regrets, below=TOLERATED))
     at_lead = [cell for cell in cells if cell[1] == LEAD_AT]
-    for control, chosen in ((False, at_lead[:1]), (True, at_lead[1:])):
-        if chosen:
-            noise = ", ".join(f"{cell[2]:g}" for cell in chosen)
-            claim = f"the adaptive γ ends {LEAD:g} below 1/t at C = {LEAD_AT:g}, noise {noise}, {at}"
-            verdicts.append(lead(claim, "fzoos", chosen, LEAD, control))
-    for other in rules:
+    for chosen in filter(None, (at_lead[:1], at_lead[1:])):
+        noise = ", ".join(f"{cell[2]:g}" for cell in chosen)
+        claim = f"the adaptive γ ends {LEAD:g} below 1/t at C = {LEAD_AT:g}, noise {noise}, {at}"
+        verdicts.append(lead(claim, "fzoos", chosen, LEAD))
+    for other in size.rules:
         if other not in ("fzoos", "fzoos_adaptive"):
             claim = f"the adaptive γ does not end {TOLERATED} above {plotting.METHODS[other].label}, {at}"
-            verdicts.append(lead(claim, other, cells, -TOLERATED, True))
+            verdicts.append(lead(claim, other, cells, -TOLERATED))
     return verdicts
 
 

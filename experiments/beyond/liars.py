@@ -175,7 +175,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     scalar = {c: v for c, v in excess(settings, rows, "10⁶ once", OPEN).items() if c.startswith("hiso")}
     if scalar:
         claim = "without the gate one lie by 10⁶ harms HiSo"
-        verdicts.append(judge(claim, statistic, scalar, above=0.0, control=True))
+        verdicts.append(judge(claim, statistic, scalar, above=0.0))
     return verdicts
 
 

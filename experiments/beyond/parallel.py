@@ -21,11 +21,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.beyond import zord
 from experiments.beyond.query_rules import RandomBatch
-from experiments.harness.curves import label_panels
+from experiments.harness.curves import matrix
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import checkpoints, final, log10_gap
 from experiments.harness.verdicts import Table, Verdict, judge
@@ -172,17 +173,15 @@ def look(rule: str, q: int) -> plotting.MethodStyle:
 def _drawn(settings: Settings, rows: Rows, without: str) -> Figure:
     """Draws gaps over queries (top) and over rounds (bottom), without one of the rules."""
     shown = [(rule, q) for rule, q in runs(settings) if rule != without and (q > 1 or without == "random")]
-    with_panels = [(axis, name) for axis in ("queries", "rounds") for name in settings.problems]
-    figure, panels = plotting.panels(2, len(settings.problems), height=1.7, sharey="col")
-    for panel, (axis, name) in zip(panels.flat, with_panels, strict=True):
+
+    def draw(panel: Axes, axis: str, name: str) -> None:
         for rule, q in shown:
             plotting.draw(panel, look(rule, q), curve(rows, "x", axis=axis, problem=name, method=rule, q=q))
         panel.set_xlabel(axis)
         panel.locator_params(axis="x", nbins=3)
-    titles = [title(settings, name).replace(", d", ",\nd") for name in settings.problems]
-    label_panels(panels, titles=titles, ylabels="log₁₀ of the gap")
-    plotting.shared_legend(figure, panels[0, 0])
-    return figure
+
+    columns = {title(settings, name).replace(", d", ",\nd"): name for name in settings.problems}
+    return matrix(("queries", "rounds"), columns, draw, ylabels="log₁₀ of the gap", height=1.7, sharey="col")
 
 
 def title(settings: Settings, name: str) -> str:
@@ -213,15 +212,13 @@ def table(settings: Settings, rows: Rows) -> Table:
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges the cost and the gain of concurrent queries, and informed against random points."""
 
-    def against(
-        claim: str, axis: str, ours: tuple[str, int], other: tuple[str, int], below: float, control: bool = False
-    ) -> Verdict:
+    def against(claim: str, axis: str, ours: tuple[str, int], other: tuple[str, int], below: float) -> Verdict:
         cells = {
             title(settings, name): measured(rows, axis, name, *ours) - measured(rows, axis, name, *other)
             for name in settings.problems
         }
         statistic = f"difference of the log10 gap at equal {axis}"
-        return judge(claim, statistic, cells, below=below, control=control)
+        return judge(claim, statistic, cells, below=below)
 
     one, verdicts = ("informed", 1), []
     several = [("informed", q, f"batches of {q}") for q in settings.sizes if q in settings.workers]
@@ -233,7 +230,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         verdicts.append(against(claim, "rounds", (rule, q), one, AHEAD))
     for size in settings.sizes:
         claim = f"batches of {size} end lower than as many random points, at equal queries"
-        verdicts.append(against(claim, "queries", ("informed", size), ("random", size), 0.0, control=True))
+        verdicts.append(against(claim, "queries", ("informed", size), ("random", size), 0.0))
     return verdicts
 
 

@@ -205,7 +205,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             name = plotting.METHODS[method].label
             claim = f"{said}: FZooS with a settling rate ends below {name} with its best rule, C = {at}"
             chosen = leads(rows, moderate or cells, method)
-            found.append(judge(claim, led, chosen, above=0.0, control=noise > 0.0))
+            found.append(judge(claim, led, chosen, above=0.0))
         verdicts += [dataclasses.replace(verdict, seeds=seeds) for verdict in found]
     return verdicts
 

@@ -137,7 +137,7 @@ def three_bar_truss(x: np.ndarray) -> Values:
 
 
 def gas_compressor(x: np.ndarray) -> Values:
-    """Returns the yearly cost of a gas pipeline by distance, compression ratio, pipe diameter and a pressure's share."""
+    """Returns the yearly cost of a gas pipeline by distance, compression ratio, diameter and a pressure's share."""
     a, b, c, e = x
     f = 8.61e5 * math.sqrt(a / e) * b * c ** (-2.0 / 3.0) + 3.69e4 * c + 7.72e8 * b**0.219 / a - 765.43e6 / a
     return f, np.array([(e + 1.0) / b**2 - 1.0])
