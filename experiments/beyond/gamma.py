@@ -229,7 +229,7 @@ def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
             _draw(panel, size.rules, own, cell)
         panel.set_xlim(-0.06, 1.06)
 
-    labels = {"xlabel": "γ, mean over rounds", "ylabel": "log₁₀ of the last gap"}
+    labels: Any = {"xlabel": "γ, mean over rounds", "ylabel": "log₁₀ of the last gap"}
     look: Any = {"columns": len(settings.heterogeneities), "height": 1.6, "width": plotting.PAGE, "sharey": "col"}
     cells = sorted(settings.cells_of(size), key=lambda cell: cell[2])  # a row for each noise
     return plotting.grid({label(cell): cell for cell in cells}, draw, **labels, **look)
