@@ -1,4 +1,4 @@
-"""The battery: checks that every ``Optimizer``, also a third party's, must pass.
+"""Checks that every ``Optimizer`` must pass, also one of yours.
 
 All checks at once, or each as a test::
 
@@ -9,8 +9,9 @@ All checks at once, or each as a test::
         check(factory, Promises(budget=60))
 
 A factory is a function ``factory(fun, x0, **common)`` that returns a new optimizer; ``common`` are options of
-``Optimizer`` such as ``max_queries``, and ``fun`` is for methods that need more of it, such as a gradient. A check
-raises ``AssertionError`` with its finding.
+``Optimizer`` such as ``max_queries``, and ``fun`` is for methods that need its gradient. A check raises
+``AssertionError`` with its finding. The checks test what a method can get wrong; that values, states and arguments
+are parsed and refused is tested once, for ``Optimizer``.
 """
 
 from __future__ import annotations

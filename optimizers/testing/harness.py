@@ -1,4 +1,4 @@
-"""The tools of the checks: promises, problems, factories, runs and saved states."""
+"""Tools of the checks: promises, problems, factories, runs and saved states."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def start(d: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def method_factory(method: str | type[Optimizer], **options: Any) -> Factory:
-    """A factory of a method with the given options; with ``jac=True`` the method gets the gradient by autograd."""
+    """Returns a factory of a method with these options; ``jac=True`` gives the method the gradient by autograd."""
     cls = method_class(method)
 
     def factory(fun: Objective, x0: Tensor, **common: Any) -> Optimizer:
@@ -97,7 +97,7 @@ def with_failures(values: Tensor, told: int) -> Tensor:
 
 
 def trace(opt: Optimizer) -> list[Tensor]:
-    """The points of every batch of a run in which every seventh query fails."""
+    """Runs until the end, with every seventh query failed; returns the points of every batch."""
     asked = []
     while not opt.stopped:
         batch = opt.ask()
@@ -107,7 +107,7 @@ def trace(opt: Optimizer) -> list[Tensor]:
 
 
 def reloaded(opt: Optimizer, fresh: Optimizer) -> Optimizer:
-    """The fresh optimizer after loading the other's state from a file, with the global generators moved in between."""
+    """Loads the state of ``opt``, through a file, into ``fresh`` and returns it; disturbs the global generators."""
     buffer = io.BytesIO()
     torch.save(opt.state_dict(), buffer)
     disturb_generators(opt.queries)
@@ -117,7 +117,7 @@ def reloaded(opt: Optimizer, fresh: Optimizer) -> Optimizer:
 
 
 def state_bytes(opt: Optimizer, *without: str) -> bytes:
-    """The state as ``torch.save`` writes it, without the entries of the given names."""
+    """The state as ``torch.save`` writes it, without the named entries."""
     buffer = io.BytesIO()
     torch.save({name: value for name, value in opt.state_dict().items() if name not in without}, buffer)
     return buffer.getvalue()
@@ -138,7 +138,7 @@ def generator_states() -> tuple[object, ...]:
 
 
 def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Exception:
-    """The exception of the given type that a call raises."""
+    """Returns the exception of this type that a call raises; ``AssertionError`` if it raises none."""
     try:
         call()
     except kind as error:

@@ -35,7 +35,7 @@ def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
 
 
 def check_all_failed(factory: Factory, promises: Promises) -> None:
-    """A run in which every query fails ends for that reason, with x0 as its result."""
+    """A run in which every query fails says so, and its result is x0."""
     for limit in (None, 3):
         opt = make(factory, promises, max_failures=limit, bounds=[(0.0, 3.0)] * 5)
         result = run(opt, lambda x: math.nan)
@@ -96,7 +96,7 @@ def check_one_dimension(factory: Factory, promises: Promises) -> None:
 
 
 def check_constant(factory: Factory, promises: Promises) -> None:
-    """A run on a constant ends with the budget, or by stagnation if that is an option of the run."""
+    """A run on a constant function ends with the budget, or by ``stagnation``."""
     result = run(make(factory, promises), lambda x: 7.0)
     assert result.fun == 7.0 and result.stop_reason in ("budget", "stagnation")
     assert bool(torch.isfinite(result.x).all())

@@ -127,6 +127,46 @@ class Overflows(RGF):
         self._x = self._x - (values.nan_to_num().to(self._x).sum()) * 1e10
 
 
+class DividesByDifferences(RGF):
+    def _tell(self, batch, values):
+        self._x = self._x / float(values[~values.isnan()].max() - values.min())
+
+
+class DividesByDimensions(RGF):
+    def _ask(self):
+        return self._directions_batch([0] * (self.directions + 1), [1.0 / (self.dimension - 1)] * (self.directions + 1))
+
+
+class KeepsTheBudget(RGF):
+    def _start(self):
+        self.first_budget = self.max_queries
+        super()._start()
+
+    def _state(self):
+        return {"first_budget": self.first_budget}
+
+    def _load_state(self, state):
+        self.first_budget = state["first_budget"]
+
+    def _next_queries(self):
+        return super()._next_queries() if self.queries + self.directions < self.first_budget else 0
+
+
+class SharesItsState(RGF):
+    def _start(self):
+        self.moved = torch.zeros(5)
+
+    def _state(self):
+        return {"moved": self.moved}
+
+    def _load_state(self, state):
+        self.moved = state["moved"]
+
+    def _tell(self, batch, values):
+        self.moved += 1e-3
+        self._x = self._x + self.moved.to(self._x)
+
+
 class Verbatim(Optimizer):
     method = "verbatim"
 
@@ -140,6 +180,7 @@ class Verbatim(Optimizer):
         pass
 
 
+CHECK = {check.__name__: check for check in CHECKS}
 BROKEN = [
     (Overspends, "check_budget"),
     (AskMoves, "check_ask_is_idempotent"),
@@ -161,14 +202,23 @@ BROKEN = [
     (OneNumber, "check_several_points_are_out"),
     (Overflows, "check_enormous_values"),
     (Verbatim, "check_quadratic"),
+    (Overspends, "check_retries"),
+    (DividesByDifferences, "check_constant"),
+    (DividesByDifferences, "check_all_failed"),
+    (DividesByDimensions, "check_one_dimension"),
+    (KeepsTheBudget, "check_extended_budget"),
+    (SharesItsState, "check_states_are_copies"),
 ]
 
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda v: getattr(v, "__name__", v))
 def test_the_battery_finds_what_is_broken(broken, check):
-    checks = {check.__name__: check for check in CHECKS}
-    with pytest.raises(AssertionError):
-        checks[check](method_factory(broken), Promises())
+    with pytest.raises((AssertionError, ArithmeticError, RuntimeError)):
+        CHECK[check](method_factory(broken), Promises())
+
+
+def test_every_check_finds_a_broken_method():
+    assert {check for _, check in BROKEN} == set(CHECK)
 
 
 def test_the_whole_battery_names_the_check():
