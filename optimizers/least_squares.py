@@ -11,9 +11,22 @@ from scipy.optimize import Bounds
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.history import as_history
+from optimizers.core.options import keyword_names, option_names, refuse_misspelt
 from optimizers.core.residuals import Loss
 from optimizers.core.result import Result
-from optimizers.minimize import minimize
+from optimizers.minimize import ELSEWHERE, minimize
+from optimizers.registry import method_class
+
+HINTS = ELSEWHERE | {
+    "diff_step": "radius is the length of the first steps",
+    "ftol": ELSEWHERE["tol"],
+    "gtol": ELSEWHERE["tol"],
+    "jac": "the Jacobian is estimated from the residuals",
+    "kwargs": ELSEWHERE["args"],
+    "verbose": ELSEWHERE["disp"],
+    "xtol": ELSEWHERE["tol"],
+}
+"""Hints for arguments of ``scipy.optimize.least_squares`` that do not exist here."""
 
 
 def least_squares(
@@ -58,9 +71,16 @@ def least_squares(
         ``message``, ``success`` and ``history`` (of F) are as in ``minimize``.
 
     Raises:
-        ValueError: for an unknown loss, constraints or a prox, or as ``minimize`` does.
+        ValueError: for an unknown loss, a method, constraints or a prox, or as ``minimize`` does.
         TypeError: for an unknown option.
     """
+    if (method := options.pop("method", "trust_region")) != "trust_region":
+        raise ValueError(
+            f"leave out method={method!r}: least_squares has one method, a trust region on models of the residuals; "
+            "'trf', 'dogbox' and 'lm' are methods of scipy.optimize.least_squares"
+        )
+    known = keyword_names(minimize) | option_names(method_class("trust_region"))
+    refuse_misspelt(least_squares, keyword_names(least_squares), known, options, HINTS)
     cost = Loss(loss, f_scale)
     if isinstance(bounds, tuple) and len(bounds) == 2:
         bounds = Bounds(*bounds)

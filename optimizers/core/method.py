@@ -74,7 +74,7 @@ from optimizers.first_order import FirstOrder
 
 
 class MethodTools(ABC):
-    """The part of ``Optimizer`` for its subclasses: hooks, and the tools they call.
+    """The part of ``Optimizer`` for its subclasses: hooks and tools.
 
     Attributes:
         seed: seed of the run.
@@ -103,7 +103,7 @@ class MethodTools(ABC):
     takes_variances: ClassVar[bool] = False
 
     def _parse_x0(self, x0: Any) -> Tensor:
-        """The initial point, checked and copied; a method that moves the user's tensor in place overrides this."""
+        """Checks and copies the initial point; a method that moves the user's tensor in place overrides this."""
         return parse_point(x0)
 
     def _start(self) -> None:
@@ -130,23 +130,23 @@ class MethodTools(ABC):
         """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
 
     def _take_history(self, data: DataAtHand) -> None:
-        """Updates the state with evaluations that are not queries of the run; methods that set ``has_model`` define it.
+        """Updates the state with evaluations that are not queries of the run; methods with ``has_model`` define it.
 
         It is called with the history after ``_start``, and between batches with values that users tell. Before the
-        first batch, the run begins at ``self._x`` and may omit the part of its design that the data replace.
+        first batch, the method may omit the part of its design that the data replace.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} sets has_model and must define _take_history")
 
     def _admitted(self, points: Tensor) -> Tensor:
-        """Points in search coordinates, ``q x d``, moved to where the method may evaluate f."""
+        """Moves points in search coordinates, ``q x d``, to where the method may evaluate f."""
         return points
 
     def _multipliers(self, x: Tensor) -> np.ndarray | None:
-        """The multiplier of each component of a method's constraints at x, shape ``m``; None: not known."""
+        """The multiplier of each component of the constraints at x, shape ``m``; None: not known."""
         return None
 
     def _described(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The entries of a result, to which a method may add its own."""
+        """Returns the entries of a result; a method may change them."""
         return found
 
     def _state(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class MethodTools(ABC):
             self.state = load_fields(self.state, state, self._x.device)
 
     def _estimate(self) -> Estimate | None:
-        """For noisy values the query of least posterior mean, in search coordinates; None: the best query."""
+        """The query of least posterior mean, in search coordinates, if values are noisy; None: the best query."""
         return None
 
     @property
@@ -167,30 +167,24 @@ class MethodTools(ABC):
 
     @property
     def _must_move(self) -> bool:
-        """Whether every nonzero estimate should move the iterate: no prox and no bound may hold it back."""
+        """Whether every nonzero estimate should move the iterate, because neither a prox nor a bound holds it back."""
         if not self.follows_estimates or self.prox is not None:
             return False
         box = self.domain
         return box is None or bool(((box.search_lower < self._x) & (self._x < box.search_upper)).all())
 
     def _options(self) -> dict[str, Any]:
-        """The bounds, the prox and the plain-valued options that determine a run, by name."""
+        """The bounds, the prox and the options with plain values, by name."""
         free = {"seed", "max_queries", "target", "stagnation", "max_failures"}
         values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
-        plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
-        box = self.domain
-        start = {"x0": "the best of a design"} if self._opens else {}
-        return (
-            plain
-            | start
-            | {
-                "prox": prox_description(self.prox),
-                "bounds": None if box is None else box.description(),
-            }
-        )
+        found: dict[str, Any] = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
+        if self._opens:
+            found["x0"] = "the best of a design"
+        box = None if self.domain is None else self.domain.description()
+        return found | {"prox": prox_description(self.prox), "bounds": box}
 
     def description(self) -> dict[str, Any]:
-        """The plain values that determine the run, by name, without x0, objective and stopping rules."""
+        """The plain values that determine the run, by name, except x0, the objective and the stopping rules."""
         about = {"method": self.method, "version": self.version, "dimension": self.dimension}
         return about | {"dtype": str(self._x.dtype), "seed": self.seed} | self._options()
 
@@ -287,7 +281,7 @@ class MethodTools(ABC):
         return np.random.Generator(philox)
 
     def retreat(self) -> None:
-        """Moves the iterate to the best point, if there is one; called where f failed at the iterate."""
+        """Moves the iterate to the best point, if there is one; for methods whose iterate fails."""
         if self._record.best_x is not None:
             self._x = self._to_search(self._record.best_x)
 

@@ -168,7 +168,10 @@ def test_workers_and_batches_evaluate_residuals():
         ({"loss": "huberr"}, ValueError, "did you mean 'huber'"),
         ({"f_scale": 0.0}, ValueError, "f_scale must be positive"),
         ({"prox": lambda z, t: z}, ValueError, "constraints or a prox"),
-        ({"max_nfev": 3}, TypeError, "max_queries is the budget"),
+        ({"max_nfev": 3}, TypeError, "least_squares has no argument 'max_nfev': max_queries is the budget"),
+        ({"method": "lm"}, ValueError, "leave out method='lm': .* methods of scipy.optimize.least_squares"),
+        ({"ftol": 1e-8}, TypeError, "no argument 'ftol': target and stagnation"),
+        ({"f_scal": 1.0}, TypeError, "did you mean 'f_scale'"),
     ],
 )
 def test_bad_arguments(arguments, kind, says):

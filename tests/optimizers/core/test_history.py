@@ -162,6 +162,14 @@ def test_points_of_another_value_of_a_fixed_variable_are_left_out(method, caplog
     assert {x[1] for x in asked} == {2.0} and opt.best_y < y[::2].min()
 
 
+def test_a_method_with_a_model_that_lacks_its_hook_is_told_its_name():
+    class Forgets(RGF):
+        has_model = True
+
+    with pytest.raises(NotImplementedError, match="Forgets sets has_model and must define _take_history"):
+        Forgets([0.0, 0.0], max_queries=20, history=([[1.0, 1.0]], [2.0]))
+
+
 def test_methods_without_a_model_refuse():
     with pytest.raises(ValueError, match=r"RGF takes no history.*no model of f"):
         RGF(np.zeros(D), max_queries=50, history=given())
