@@ -1,4 +1,4 @@
-"""Runs of several methods on the user's function, from the same starts and with the same budget."""
+"""``compare``: runs several methods on the user's function, from the same starts and with the same budget."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scipy.optimize import Bounds
 from torch import Tensor
 
 from optimizers.comparison.comparison import Comparison
-from optimizers.comparison.constrained import ConstrainedQueries
-from optimizers.comparison.outside import NAMES, TAKE_CONSTRAINTS, TAKE_INTEGERS, Queries, outside_name, run_outside
+from optimizers.comparison.outside import NAMES, TAKE_CONSTRAINTS, TAKE_INTEGERS, outside_name, run_outside
+from optimizers.comparison.queries import Queries
 from optimizers.comparison.records import Rows, best_so_far
-from optimizers.core.bounds import BoundsLike, Domain, parse_bounds
-from optimizers.core.options import nearest_name, option_names, positive_integer
+from optimizers.core.bounds import BoundsLike, Domain, check_within, middle, parse_box
+from optimizers.core.options import keyword_names, nearest_name, option_names, positive_integer, refuse_misspelt
 from optimizers.core.space import Space
 from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
@@ -56,13 +56,11 @@ def compare(
     """Minimizes a function with each method, from the same starts and with the same budget.
 
     Besides this project's methods it runs those of ``scipy.optimize.minimize`` that need no derivatives, CMA-ES of the
-    package ``cma``, and blind search, by names in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma", "random",
-    "sobol". All methods follow the same rules. No run makes more than ``max_queries`` queries, including those of
-    SciPy's finite differences. f is evaluated in the box only; points outside are projected onto it. Failed queries
-    count and have no value; SciPy and CMA-ES get the worst value of the run so far instead. SciPy and CMA-ES keep their
-    own defaults, except that SciPy's iteration limits are raised to the budget. SciPy searches in the box's units,
-    CMA-ES in the unit cube (see ``optimizers.comparison.outside``). A run that stops by its own rules keeps its best
-    value.
+    package ``cma``, and blind search: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma", "random", "sobol". No run makes
+    more than ``max_queries`` queries, including those of SciPy's finite differences. f is evaluated in the box only;
+    points outside are projected onto it. Failed queries count; SciPy and CMA-ES get the worst value of the run so far
+    instead. SciPy and CMA-ES keep their own defaults, except that SciPy's iteration limits are raised to the budget.
+    SciPy searches in the box's units, CMA-ES in the unit cube. A run that stops early keeps its best value.
 
     Args:
         fun: the objective, a function from a point to a number, as for ``minimize``. NaN, inf and exceptions are failed
@@ -79,13 +77,13 @@ def compare(
             ``if __name__ == "__main__":``, and each process has as many threads as this one. If ``fun`` depends on the
             point only, the result is bitwise equal to that of one job.
         checkpoint: a file to which finished runs are appended. The same call with the same file makes only the missing
-            runs. The body of ``fun`` is not compared.
+            runs. A change in the body of ``fun`` is not noticed.
         **options: further options of ``minimize``: ``numpy``, ``batched``, ``history``, ``prox``, …. SciPy's methods,
             CMA-ES and blind search take ``numpy``, ``batched``, ``target`` and, if they support them, ``constraints``
             only.
 
     Returns:
-        The least values found, of f + ψ with a prox, with a figure and a ranking.
+        The least values of f (of f + ψ with a prox) that each method found.
 
     Raises:
         ValueError: for fewer than two seeds, a number of starts other than ``seeds``, a method that needs derivatives,
@@ -156,25 +154,31 @@ class _Runs:
         return least
 
     def _run_outside(self, name: str, start: Any, seed: int, own: Mapping[str, Any]) -> list[float]:
-        x0, domain = parse_point(start), None
-        free = torch.full_like(x0, math.inf)
-        if isinstance(self.bounds, Space):
-            x0 = self.bounds.rounded(x0)
-            domain = _domain(self.bounds)
+        x0, domain, integrality = parse_point(start), None, None
+        upper = torch.full_like(x0, math.inf)
+        lower = -upper
+        if self.bounds is not None:
+            domain = _domain(self.bounds, x0)
+            check_within(x0, domain.lower, domain.upper)
             lower, upper, x0 = domain.search_lower, domain.search_upper, domain.to_search(x0)
-        else:
-            lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
+        if isinstance(self.bounds, Space):  # integers on a log scale are rounded in user units
+            integrality = torch.tensor(self.bounds.integrality & ~self.bounds.log)
         numpy, batched, target, constraints = (self.options.get(name) for name in OUTSIDE_TAKES)
-        numpy = not isinstance(start, Tensor) if numpy is None else numpy
-        queries = Queries(self.fun, lower, upper, self.max_queries, bool(numpy), bool(batched), target)
-        if isinstance(self.bounds, Space):  # integers of decades are rounded in user units
-            queries.integrality = torch.tensor(self.bounds.integrality & ~self.bounds.log)
-        queries.domain, values = domain, queries.values
-        if constraints is not None:
-            constrained = ConstrainedQueries(queries, constraints, x0, target)
-            queries.target, queries.constrained, values = None, constrained, constrained.totals
+        queries = Queries(
+            self.fun,
+            lower,
+            upper,
+            self.max_queries,
+            numpy=not isinstance(start, Tensor) if numpy is None else bool(numpy),
+            batched=bool(batched),
+            target=target,
+            integrality=integrality,
+            domain=domain,
+            constraints=constraints,
+            x0=x0,
+        )
         run_outside(name, queries, x0, seed, own)
-        return np.nan_to_num(np.fmin.accumulate(values), nan=math.inf).tolist()
+        return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()
 
     def description(self) -> dict[str, Any]:
         """The values that determine the runs."""
@@ -216,50 +220,47 @@ def _chosen(
         if options.get("history") is not None:
             methods = [name for name in methods if method_class(name).has_model]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
-    constrained = options.get("constraints") is not None
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
+    constrained, known = options.get("constraints") is not None, keyword_names(minimize)
     for method, own in chosen.values():
         if "max_queries" in own:
             raise ValueError("all methods have the same budget: max_queries cannot be an option of one of them")
         name = outside_name(method)
-        if constrained and (name is None or name not in TAKE_CONSTRAINTS) and "constraints" not in _options_of(method):
+        if name is None and isinstance(method, str) and method not in METHODS | FORMER:
+            raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
+        takes = {"constraints"} if name in TAKE_CONSTRAINTS else set() if name else option_names(method_class(method))
+        known |= takes
+        if constrained and "constraints" not in takes:
             raise ValueError(
                 f"{method!r} takes no constraints: compare 'trust_region' and {', '.join(TAKE_CONSTRAINTS)}"
             )
-        if name is not None and integers and name not in TAKE_INTEGERS:
-            raise ValueError(f"{method!r} takes no integers: compare 'trust_region' with {', '.join(TAKE_INTEGERS)}")
-        if name is not None and space is not None and constrained:
-            raise ValueError(f"{method!r} takes constraints with plain bounds only, not with a Space")
         if name is None:
-            if isinstance(method, str) and method not in METHODS | FORMER:
-                raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
-            method_class(method)
-        elif refused := sorted(set(options) - set(OUTSIDE_TAKES)):
-            raise ValueError(
-                f"{method!r} does not take {refused[0]!r}; give it to the methods that do, "
-                f'{{"zord": ("zord", {{{refused[0]!r}: ...}}), …}}'
-            )
+            continue
+        if integers and name not in TAKE_INTEGERS:
+            raise ValueError(f"{method!r} takes no integers: compare 'trust_region' with {', '.join(TAKE_INTEGERS)}")
+        if space is not None and constrained:
+            raise ValueError(f"{method!r} takes constraints with plain bounds only, not with a Space")
+    refuse_misspelt(compare, keyword_names(compare), known, options, {})
+    outside = [method for method, _ in chosen.values() if outside_name(method)]
+    if outside and (refused := sorted(set(options) - set(OUTSIDE_TAKES))):
+        raise ValueError(
+            f"{outside[0]!r} does not take {refused[0]!r}; give it to the methods that do, "
+            f'{{"zord": ("zord", {{{refused[0]!r}: ...}}), …}}'
+        )
     return chosen
 
 
-def _options_of(method: Any) -> set[str]:
-    """The options of one of our methods; none for another."""
-    return option_names(method_class(method)) if outside_name(method) is None else set()
-
-
-def _domain(space: Space) -> Domain:
-    return Domain.of(torch.as_tensor(space.lb), torch.as_tensor(space.ub), rescale=False, space=space)
+def _domain(bounds: BoundsLike, like: Tensor) -> Domain:
+    space = bounds if isinstance(bounds, Space) else None
+    return Domain.of(*parse_box(bounds, like), rescale=False, space=space)
 
 
 def _starts(bounds: BoundsLike | None, seeds: int) -> list[Tensor]:
-    pairs = list(zip(bounds.lb, bounds.ub, strict=True)) if isinstance(bounds, Bounds) else bounds
-    box = torch.as_tensor(np.array(pairs, dtype=float))
-    if box.ndim != 2 or box.shape[1] != 2 or not bool(box.isfinite().all()):
+    """Uniform points in the box, one for each seed."""
+    like = None if bounds is None else middle(bounds)
+    domain = None if bounds is None or like is None else _domain(bounds, like.double())
+    if domain is None or not bool(torch.isfinite(domain.upper - domain.lower).all()):
         raise ValueError(f"without starts, bounds must be d finite pairs (lower, upper), got {bounds}")
-    lower, upper = box.unbind(-1)
-    unit = torch.rand(seeds, len(box), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    if isinstance(bounds, Space):
-        domain = _domain(bounds)
-        lower, upper = domain.search_lower, domain.search_upper
-        return list(domain.to_user(lower + (upper - lower) * unit))
-    return list(lower + (upper - lower) * unit)
+    lower, upper = domain.search_lower, domain.search_upper
+    unit = torch.rand(seeds, len(lower), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return list(domain.to_user(lower + (upper - lower) * unit))

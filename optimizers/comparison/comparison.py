@@ -1,4 +1,4 @@
-"""The result of a comparison: least values of each method, with a ranking and a figure."""
+"""The result of a comparison of methods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1", "cma": "
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """The least values that each method found; its text has one line per method.
+    """The least values that each method found, with a ranking and a figure; its text has one line per method.
 
     Attributes:
         rows: ``seed``, ``method``, ``queries`` and ``value``, the least value of the first ``queries`` queries. A run
@@ -56,7 +56,7 @@ class Comparison:
         return sorted(self.methods, key=lambda method: float(self.final(method).mean()))
 
     def figure(self) -> Figure:
-        """Least value against queries: mean and standard error over seeds, a panel for each family."""
+        """Plots the least value against queries: mean and standard error over seeds, a panel for each family."""
         own = tuple(name for name in self.methods if not any(name in family for family in PANELS.values()))
         named = {title: [m for m in names if m in self.methods] for title, names in {**PANELS, "others": own}.items()}
         families = [(title, names) for title, names in named.items() if names]

@@ -29,32 +29,21 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
         return float(values[0]), float(values[0])
     from scipy import stats
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        result = _bootstrap(values, "BCa")
-        if not np.isfinite(result).all():
-            result = _bootstrap(values, "percentile")
-    return result
-
-
-def _bootstrap(values: np.ndarray, method: str) -> tuple[float, float]:
-    from scipy import stats
-
     scale = np.abs(values).max()
 
     def mean(sample: np.ndarray, axis: int) -> np.ndarray:
         # With few seeds many samples are permutations of each other: BCa counts ties, which rounding would break.
         return scale * np.round(np.mean(sample / scale, axis=axis), 12)
 
-    result = stats.bootstrap(
-        (values,),
-        mean,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method=method,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return float(result.low), float(result.high)
+    shared = {"n_resamples": RESAMPLES, "confidence_level": CONFIDENCE}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        for method in ("BCa", "percentile"):  # BCa is not defined for some samples
+            generator = np.random.default_rng(0)
+            low, high = stats.bootstrap((values,), mean, method=method, rng=generator, **shared).confidence_interval
+            if np.isfinite([low, high]).all():
+                break
+    return float(low), float(high)
 
 
 def with_interval(values: Sequence[float] | np.ndarray, digits: int = 3) -> str:

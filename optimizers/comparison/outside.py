@@ -1,23 +1,19 @@
-"""SciPy's methods, CMA-ES of the package ``cma`` and blind search, on values only, with a budget and in a box."""
+"""SciPy's methods, CMA-ES of the package ``cma`` and blind search, on values only, in a box and with a budget."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import torch
 from scipy import optimize
 from torch import Tensor
 
-from optimizers.core.bounds import Domain
-from optimizers.core.space import handed_out
-from optimizers.core.values import parse_values
+from optimizers.comparison.queries import Ended, Queries
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +29,7 @@ SCIPY = {
     "slsqp": ("maxiter",),
     "trust-constr": ("maxiter",),
 }
-"""The methods of ``scipy.optimize.minimize`` that need no derivatives, and their options that limit a run."""
+"""The methods of ``scipy.optimize.minimize`` that need no derivatives, with their options that limit a run."""
 
 WITHOUT_BOUNDS = ("cg", "bfgs")
 NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
@@ -52,7 +48,7 @@ CMA_SIGMA = 0.3
 
 
 def outside_name(method: Any) -> str | None:
-    """The name in ``NAMES`` that equals a method's name in any case; None for anything else.
+    """Returns the name in ``NAMES`` that equals a method's name up to case; None for anything else.
 
     Raises:
         ValueError: for a SciPy method that needs derivatives.
@@ -71,119 +67,16 @@ def outside_name(method: Any) -> str | None:
     return name if name in NAMES else None
 
 
-class Ended(Exception):
-    """Raised to end a method: at a query beyond its budget, at its target, or after an error of the objective."""
-
-
-class Constrained(Protocol):
-    """Gives f and the constraints at a point to methods from outside; together they are one query.
-
-    Attributes:
-        constraints: the constraints, in a form that ``minimize`` accepts.
-    """
-
-    constraints: Any
-
-    def value(self, x: np.ndarray) -> float:
-        """f at the projection of x onto the box."""
-
-    def evaluated(self, x: np.ndarray) -> np.ndarray:
-        """The values of the evaluated constraints at x."""
-
-    def rows(self, x: np.ndarray) -> np.ndarray:
-        """All constraints as rows g ≤ 0 at the projection of x onto the box."""
-
-    def scipy(self, name: str, start: np.ndarray) -> list[Any]:
-        """The constraints as SciPy's methods take them."""
-
-
-@dataclasses.dataclass
-class Queries:
-    """An objective for these methods, which counts queries and ends the run when the budget is spent.
-
-    f is evaluated at the projection of a point onto the box. A failed query (NaN, inf, an exception after the first
-    query, a point that is not finite) returns the worst value so far, or inf before the first success.
-
-    Attributes:
-        fun: takes a point of shape ``d`` (``1 x d`` if ``batched``), a tensor like ``lower`` or an array.
-        lower: lower bounds, shape ``d``; −inf for none.
-        upper: upper bounds, shape ``d``; inf for none.
-        max_queries: the budget; failed queries count.
-        numpy: whether ``fun`` gets arrays.
-        batched: whether ``fun`` takes and returns several points at once.
-        target: the run ends when a value is at most this.
-        values: the values in the order of the queries, NaN for failed ones.
-        least: the least of them; inf before the first success.
-        worst: the greatest of them; −inf before the first success.
-        error: the objective's exception that ended the run.
-        constrained: the values at each point with those of the constraints; None without constraints.
-        integrality: which variables are integers, shape ``d``; points are rounded in them. None: no variable.
-        domain: the domain of a ``Space``, in whose search coordinates methods work, or None.
-    """
-
-    fun: Callable[[Any], Any]
-    lower: Tensor
-    upper: Tensor
-    max_queries: int
-    numpy: bool = False
-    batched: bool = False
-    target: float | None = None
-    values: list[float] = dataclasses.field(default_factory=list)
-    least: float = math.inf
-    worst: float = -math.inf
-    error: BaseException | None = None
-    constrained: Constrained | None = None
-    integrality: Tensor | None = None
-    domain: Domain | None = None
-
-    def projected(self, x: Any) -> Tensor:
-        """The nearest point in the box with whole numbers in the integer variables, shape ``d``."""
-        point = torch.as_tensor(np.array(x, dtype=np.float64)).to(self.lower).clamp(self.lower, self.upper)
-        return point if self.integrality is None else torch.where(self.integrality, point.round(), point)
-
-    def __call__(self, x: np.ndarray) -> float:
-        """f at the projection of x, shape ``d``."""
-        reached = self.target is not None and self.least <= self.target
-        if reached or len(self.values) >= self.max_queries or self.error is not None:
-            raise Ended
-        point = self.projected(x)
-        self.values.append(math.nan)
-        try:
-            self.values[-1] = value = self._value(point)
-        except BaseException as error:
-            self.error = error
-            raise
-        if math.isnan(value):
-            return self.worst if self.least < math.inf else math.inf
-        self.least, self.worst = min(self.least, value), max(self.worst, value)
-        return value
-
-    def _value(self, point: Tensor) -> float:
-        if not bool(point.isfinite().all()):
-            return math.nan
-        space = None if self.domain is None else self.domain.space
-        point = point if self.domain is None else self.domain.to_user(point)
-        given = handed_out(point[None] if self.batched else point, space, arrays=self.numpy)
-        try:
-            found = self.fun(given)
-        except Exception:
-            if len(self.values) == 1:
-                raise
-            logger.warning("query %d failed", len(self.values), exc_info=True)
-            return math.nan
-        return float(parse_values(found, 1))
-
-
 def run_outside(
     name: str, queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any], *, restarts: bool = False
 ) -> None:
-    """Runs a method until it stops by its own rules or the budget is spent; ``queries.values`` then has the values.
+    """Runs a method until it stops by its own rules or the budget is spent; the values are in ``queries.values``.
 
-    SciPy's methods keep their defaults, except that their limits are raised to the budget; those with gradients use
-    SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube from x0, with an initial
-    standard deviation of 0.3. CMA-ES and COBYQA need not evaluate f at x0.
+    SciPy's methods keep their defaults, except that their limits are raised to the budget. Methods with gradients use
+    SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube, with an initial standard
+    deviation of 0.3. CMA-ES and COBYQA need not evaluate f at x0.
 
-    With restarts, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
+    With ``restarts``, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
     methods unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
 
     An error of the method before its first query is raised. A later error is logged and ends the run or, with restarts,
@@ -194,8 +87,8 @@ def run_outside(
         queries: the objective, without queries so far.
         x0: initial point in the box, shape ``d``.
         seed: seed of CMA-ES, blind search and restarts; the other methods are not random.
-        options: the method's own, SciPy's ``options`` or ``cma.CMAOptions``. CMA-ES also takes ``sigma0``, the initial
-            standard deviation in sides of the box, or in units of x if a side is infinite, where it is required.
+        options: SciPy's ``options`` or ``cma.CMAOptions``. CMA-ES also takes ``sigma0``, the initial standard deviation
+            in sides of the box, or in units of x if a side is infinite; then it is required.
         restarts: whether a method that stops before its budget is spent is restarted.
 
     Raises:
@@ -207,7 +100,12 @@ def run_outside(
     while True:
         before = len(queries.values)
         try:
-            _run_once(name, queries, start, rng, options, number)
+            if name == "cma":
+                _cma(queries, start, rng, options, number)
+            elif name in SEARCHES:
+                _search(name, queries, start, rng)
+            else:
+                _scipy(name, queries, start, options)
         except Ended:
             break
         except Exception as error:
@@ -219,18 +117,6 @@ def run_outside(
         start, number = _spread(queries, rng.random(len(start))), number + 1
     if queries.error is not None:
         raise queries.error
-
-
-def _run_once(
-    name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator, options: Mapping[str, Any], number: int
-) -> None:
-    """Runs a method from one start; ``number`` is the number of earlier starts."""
-    if name == "cma":
-        _cma(queries, start, rng, options, number)
-    elif name in SEARCHES:
-        _search(name, queries, start, rng)
-    else:
-        _scipy(name, queries, start, options)
 
 
 def _box(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
@@ -253,23 +139,21 @@ def _spread(queries: Queries, unit: np.ndarray) -> np.ndarray:
 def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator) -> None:
     from scipy.stats import qmc
 
-    value = queries if queries.constrained is None else queries.constrained.value
-    value(start)
+    queries(start)
     sequence = qmc.Sobol(len(start), rng=rng) if name == "sobol" else None
     while True:
-        value(_spread(queries, rng.random(len(start)) if sequence is None else sequence.random(1)[0]))
+        queries(_spread(queries, rng.random(len(start)) if sequence is None else sequence.random(1)[0]))
 
 
 def _scipy(name: str, queries: Queries, start: np.ndarray, options: Mapping[str, Any]) -> None:
     box = optimize.Bounds(queries.lower.cpu().numpy(), queries.upper.cpu().numpy(), keep_feasible=True)
-    constrained = queries.constrained
-    constraints = {} if constrained is None else {"constraints": constrained.scipy(name, start)}
+    constraints = {} if queries.constraints is None else {"constraints": queries.scipy_constraints(name, start)}
     limits = dict.fromkeys(SCIPY[name], max(queries.max_queries, len(start) + 2))  # COBYLA's least
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Unknown solver options", optimize.OptimizeWarning)
         try:
             optimize.minimize(
-                queries if constrained is None else constrained.value,
+                queries,
                 start,
                 method=name,
                 bounds=None if name in WITHOUT_BOUNDS else box,
@@ -309,14 +193,14 @@ def _cma(
     }
     if integers.any():
         given |= {"integer_variables": np.flatnonzero(integers).tolist(), "CMA_stds": (sides / scale).tolist()}
-    if (constrained := queries.constrained) is not None:
+    if queries.constraints is not None:
         given["tolstagnation"] = 0  # as in cma.fmin_con2: the augmented Lagrangian changes between iterations
     given |= {name: value for name, value in options.items() if name != "sigma0"}
     z0, sigma = ((start[free] - corner) / scale).tolist(), options.get("sigma0", CMA_SIGMA)
     search = cma.CMAEvolutionStrategy(z0, sigma, given)
     if number:
         search = cma.CMAEvolutionStrategy(z0, sigma, {**given, "popsize": search.popsize * 2**number})
-    lagrangian = None if constrained is None else _lagrangian(constrained, len(z0))
+    lagrangian = None if queries.constraints is None else _lagrangian(queries, len(z0))
     value = lagrangian or queries
     while not search.stop():
         asked = search.ask()
@@ -325,7 +209,7 @@ def _cma(
             lagrangian.update(search)
 
 
-def _lagrangian(constrained: Constrained, dimension: int) -> Any:
+def _lagrangian(queries: Queries, dimension: int) -> Any:
     """The augmented Lagrangian of ``cma.fmin_con2``, which writes no files."""
     import cma
 
@@ -336,6 +220,6 @@ def _lagrangian(constrained: Constrained, dimension: int) -> Any:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*moarchiving")  # for archives that are not used
-        found = cma.ConstrainedFitnessAL(constrained.value, constrained.rows, archives=False)
+        found = cma.ConstrainedFitnessAL(queries, queries.rows, archives=False)
     found._al = Quiet(dimension)
     return found

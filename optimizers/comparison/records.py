@@ -1,4 +1,4 @@
-"""Records in long form, one measured value per row, as dictionaries: selections and means over seeds."""
+"""Records as dictionaries, one measured value per row: selections and means over seeds."""
 
 from __future__ import annotations
 

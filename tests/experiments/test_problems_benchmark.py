@@ -29,7 +29,7 @@ from experiments.benchmarks.problems.tables import tables
 from experiments.cli import main
 from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
 from optimizers import SurrogateTrustRegion
-from optimizers.comparison.outside import Queries
+from optimizers.comparison.queries import Queries
 from tests.experiments.committed import BOARDS, PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from optimizers.comparison.outside import Ended, Queries
+from optimizers.comparison.queries import Ended, Queries
 from optimizers.designs import sobol
 from optimizers.seeding import seeded
 

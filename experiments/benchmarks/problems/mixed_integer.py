@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizers.comparison.outside import Queries
+from optimizers.comparison.queries import Queries
 
 
 def sample(sampler: str, queries: Queries, x0: np.ndarray, seed: int) -> None:

@@ -32,7 +32,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from optimizers.comparison.outside import Ended, Queries
+from optimizers.comparison.queries import Ended, Queries
 from optimizers.designs import sobol
 from optimizers.seeding import seeded
 from surrogates import DerivedGP

@@ -25,7 +25,8 @@ from experiments.benchmarks.problems.newton_step import newton_step_targeting
 from experiments.benchmarks.problems.scbo import scbo
 from experiments.benchmarks.problems.suites import SIDE, Problem
 from optimizers import Space, SurrogateTrustRegion, minimize
-from optimizers.comparison.outside import Queries, run_outside
+from optimizers.comparison.outside import run_outside
+from optimizers.comparison.queries import Queries
 from surrogates import plotting
 
 OUR_RADIUS = 0.2
@@ -129,8 +130,8 @@ def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.
     told, more, budget = functools.partial(_told, queries), dict(options), queries.max_queries
     if queries.integrality is not None:
         box = Space(box, integrality=queries.integrality.tolist())
-    if (constrained := queries.constrained) is not None:
-        more["constraints"] = constrained.constraints
+    if queries.constraints is not None:
+        more["constraints"] = queries.constraints
     minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **more)
 
 
@@ -148,8 +149,8 @@ def _run_rounds(queries: Queries, x0: np.ndarray, seed: int) -> None:
 
 
 def _told(queries: Queries, x: np.ndarray) -> Any:
-    if (constrained := queries.constrained) is not None:
-        return constrained.value(x), constrained.evaluated(x)
+    if queries.constraints is not None:
+        return queries(x), queries.evaluated(x)
     queries(x)
     return queries.values[-1]  # NaN for a failed query, which our methods know
 

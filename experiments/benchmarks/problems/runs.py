@@ -22,8 +22,7 @@ from experiments.benchmarks.problems.coco_files import TARGETS, Progress
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Opened, Problem, opened
 from experiments.running.results import ResultsError
-from optimizers.comparison.constrained import ConstrainedQueries
-from optimizers.comparison.outside import Queries
+from optimizers.comparison.queries import Queries
 from optimizers.core.constraints import ReturnedConstraints
 from optimizers.running.finished import FinishedUnits
 from optimizers.running.pool import run_tasks
@@ -233,12 +232,11 @@ def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
 
     side = np.full(about.dimension, SIDE)
     lower, upper = map(torch.from_numpy, problem.box or (-side, side))
-    queries = Queries(timed, lower, upper, about.queries, numpy=True)
-    queries.integrality = None if problem.integrality is None else torch.from_numpy(problem.integrality)
-    if problem.constraints:
-        limits = ReturnedConstraints(np.full(problem.constraints, -np.inf), np.zeros(problem.constraints))
-        queries.constrained = ConstrainedQueries(queries, limits, torch.from_numpy(problem.start))
-    return queries, clock
+    integrality = None if problem.integrality is None else torch.from_numpy(problem.integrality)
+    m, limits, x0 = problem.constraints, None, torch.from_numpy(problem.start)
+    if m:
+        limits = ReturnedConstraints(np.full(m, -np.inf), np.zeros(m))
+    return Queries(timed, lower, upper, about.queries, True, integrality=integrality, constraints=limits, x0=x0), clock
 
 
 def record_of(

@@ -32,7 +32,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from optimizers.comparison.outside import Ended, Queries
+from optimizers.comparison.queries import Ended, Queries
 from optimizers.designs import sobol
 from optimizers.methods.bayesian.turbo_region import TrustRegionRule, perturbed_candidates
 from optimizers.seeding import seeded
@@ -57,8 +57,8 @@ def succeeded(best: tuple[float, float], batch: tuple[float, float], improvement
 
 def scbo(queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Queries a constrained objective, which has a finite box, from x0 until the budget is spent."""
-    constrained, d = queries.constrained, len(x0)
-    assert constrained is not None, "SCBO needs constraints"
+    assert queries.constraints is not None, "SCBO needs constraints"
+    d = len(x0)
     lower, sides = queries.lower.double().cpu(), (queries.upper - queries.lower).double().cpu()
     first = ((torch.from_numpy(x0) - lower) / sides)[None]
     rule = TrustRegionRule(failure_tolerance=math.ceil(max(4, d) / BATCH) * BATCH, success_tolerance=SUCCESSES)
@@ -70,7 +70,7 @@ def scbo(queries: Queries, x0: np.ndarray, seed: int) -> None:
             region, best = rule.start(number), (math.inf, math.inf)
             while not rule.ended(region):
                 points = [(lower + sides * x).numpy() for x in X[len(rows) :]]
-                rows += [[constrained.value(x), *constrained.rows(x)] for x in points]
+                rows += [[queries(x), *queries.rows(x)] for x in points]
                 data = torch.tensor(rows, dtype=torch.float64)
                 if len(data) > DESIGN:
                     f, c = data[-BATCH:, 0], data[-BATCH:, 1:]

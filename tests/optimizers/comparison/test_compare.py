@@ -154,6 +154,8 @@ def test_outside_methods_get_points_and_options_as_ours_do():
         compare(bowl, bounds=BOX, max_queries=10, seeds=2, methods=["cobyqa"], stagnation=3)
     with pytest.raises(ValueError, match="'newton-cg' needs derivatives"):
         compare(bowl, bounds=BOX, max_queries=10, seeds=2, methods=["newton-cg"])
+    with pytest.raises(TypeError, match="compare has no argument 'method'; did you mean 'methods'"):
+        compare(bowl, bounds=BOX, max_queries=10, seeds=2, method=["rgf"])
     with pytest.raises(ValueError, match="unknown method 'cobyqua'; did you mean 'cobyqa'"):
         compare(bowl, bounds=BOX, max_queries=10, seeds=2, methods=["cobyqua"])
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import optimize
 
-from optimizers.comparison.constrained import ConstrainedQueries
-from optimizers.comparison.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, Queries, outside_name, run_outside
+from optimizers.comparison.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, outside_name, run_outside
+from optimizers.comparison.queries import Queries
 from optimizers.core.constraints import ReturnedConstraints
 
 LOWER, UPPER = [-1.0, 0.0, -2.0, -1.0], [1.0, 2.0, 0.5, 1.0]
@@ -280,9 +280,8 @@ def test_random_points_need_a_box():
 def constrained(name, start, max_queries, seed=0):
     """The points that a method queries on |x|² with x₀ ≥ 0.5, x₁ ≥ x₀² and x₂ = 0.25, which one function returns."""
     fun = Logged(lambda x: (float(x @ x), np.array([x[0], x[1] - x[0] ** 2, x[2]])))
-    asked, x0 = queries(fun, max_queries, numpy=True), torch.tensor(start, dtype=torch.float64)
-    limits = ReturnedConstraints([0.5, 0.0, 0.25], [np.inf, np.inf, 0.25])
-    asked.constrained = ConstrainedQueries(asked, limits, x0)
+    x0, limits = torch.tensor(start, dtype=torch.float64), ReturnedConstraints([0.5, 0.0, 0.25], [np.inf, np.inf, 0.25])
+    asked = queries(fun, max_queries, numpy=True, constraints=limits, x0=x0)
     run_outside(name, asked, x0, seed, {})
     return np.array(fun.points)
 
