@@ -119,8 +119,7 @@ def minimize(
         resume: what to do if the source of ``fun`` has changed since the checkpoint: ``"check"`` raises a
             ``ValueError``, ``"anyway"`` keeps the values and continues; ``"restart"`` discards the values in any case.
             Docstrings, comments and the position in the file are ignored; changes in what ``fun`` calls, closes over or
-            reads, and in arguments of a ``partial``, are not detected. Without source (``exec``, built-ins) the
-            compiled code is compared, with a warning.
+            reads, in arguments of a ``partial``, and in functions without source (``exec``) are not detected.
         max_seconds: the time limit of this call, after which the result so far is returned with status 4. Running
             queries are abandoned (see ``query_timeout``) and the message gives their number. With a checkpoint, the
             same call continues the run for another ``max_seconds``. The method's own computations are not interrupted.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import OptimizeResult
 
+from optimizers.core.constraints import WithArgs
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import option_names, optional, positive_integer
 from optimizers.core.result import Result
@@ -21,27 +22,26 @@ from optimizers.registry import method_class
 QUERIES_PER_COORDINATE = 100
 
 BUDGETS = ("max_queries", "maxfev", "maxfun")
-"""The names of the query budget: ours, Nelder and Mead's in scipy, and L-BFGS-B's in scipy."""
+"""The names of the query budget: ours, and those of SciPy's Nelder-Mead and L-BFGS-B."""
 
 
 def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any) -> ScipyMethod:
-    """A method as a callable for the argument ``method`` of ``scipy.optimize.minimize``.
+    """Returns a callable for the argument ``method`` of ``scipy.optimize.minimize``.
 
-    The callable takes scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True). Like scipy's own
-    methods it warns if ``jac`` is given and not used. The result has NumPy arrays. Unlike in scipy, x0 must be within
-    the bounds. The callable can be pickled if the values in ``defaults`` can.
+    The callable takes SciPy's ``args``, ``bounds``, ``callback``, ``constraints`` and ``jac`` (callable or True). Like
+    SciPy's methods it warns if ``jac`` is given and not used. The result has NumPy arrays. Unlike in SciPy, x0 must be
+    within the bounds. The callable can be pickled if ``defaults`` can.
 
-    ``options`` may be options of ``optimizers.minimize``, of the method, and scipy's own:
+    ``options`` may be options of ``optimizers.minimize``, of the method, and SciPy's:
 
     - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
-    - ``maxiter`` ends the run after this many batches, unless the budget ends it first. The status is then 1 as for a
-      spent budget, the message scipy's, and ``stop_reason`` is "iterations".
-    - ``disp`` shows progress, and prints the message, the least value, and the numbers of iterations and queries at the
-      end, as scipy's methods do.
+    - ``maxiter`` ends the run after this many batches; then the status is 1, and ``stop_reason`` is "iterations".
+    - ``disp`` shows progress, and at the end prints the message, the least value, and the numbers of iterations and
+      queries.
 
-    The callback is called after each batch with the best point, by scipy's rule: as
+    The callback is called after each batch with the best point, by SciPy's rule: as
     ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, otherwise as ``callback(xk)``.
-    It ends the run, with status 99, by raising StopIteration; its return value is ignored.
+    It ends the run, with status 99, by raising ``StopIteration``; its return value is ignored.
 
     Args:
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
@@ -128,33 +128,8 @@ class ScipyMethod:
         warnings.warn(f"Method {self.method.__name__} does not use {what}.", RuntimeWarning, stacklevel=4)
 
 
-@dataclass(frozen=True)
-class WithArgs:
-    """A function of the point alone that appends scipy's ``args``; unlike a closure it can be pickled."""
-
-    fun: Callable[..., Any]
-    args: tuple
-
-    def __post_init__(self) -> None:
-        """Takes the function's name, by which checkpoints identify it."""
-        name = getattr(self.fun, "__qualname__", type(self.fun).__qualname__)
-        object.__setattr__(self, "__qualname__", name)
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """The function, whose source checkpoints compare."""
-        return self.fun
-
-    def __call__(self, x: Any) -> Any:
-        """The function's value at x."""
-        return self.fun(x, *self.args)
-
-
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the budget as ``max_queries`` and without None for scipy's numbers.
-
-    Whole floats such as 1e4 become integers, as in scipy.
-    """
+    """Renames the budget to ``max_queries``, drops limits that are None, and makes whole floats integers, as SciPy."""
     budgets = [name for name in BUDGETS if given.get(name) is not None]
     if len(budgets) > 1:
         raise ValueError(f"{' and '.join(budgets)} are names of the same query budget: pass only one")

@@ -1,4 +1,4 @@
-"""The constraints of a run as one vector c with bounds: its values at queries, and the derivatives of known ones."""
+"""The constraints of a run as one vector c with bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,12 @@ from optimizers.core.constraints import Group, as_matrix, as_numbers, check_size
 from optimizers.core.values import InvalidValueError
 
 STEP = 1.5e-8
-"""The step of forward differences of a cheap constraint, relative to the coordinate or, if larger, to its unit."""
+"""The step of a cheap constraint's forward differences, relative to the larger of the coordinate and its unit."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows g ≤ 0 of constraints lower ≤ c ≤ upper; an equality has two, of opposite signs.
+    """The bounds lower ≤ c ≤ upper, and the same as rows g ≤ 0; an equality has two rows of opposite signs.
 
     Attributes:
         lower: shape ``m``.
@@ -50,7 +50,7 @@ class Sides:
         return self.signs * limits
 
     def rows(self, c: np.ndarray) -> np.ndarray:
-        """The rows g of values c, ``... x m`` to ``... x r``."""
+        """The rows g, ``... x r``, of values c, ``... x m``."""
         return c[..., self.columns] * self.signs - self._offsets
 
     def violations(self, c: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ class Sides:
 
 
 class ConstraintSet:
-    """The constraints of a run: those evaluated with f, in the order given, and then the known ones.
+    """The constraints of a run: first those evaluated with f, in the order given, then the known ones.
 
     Args:
         groups: the constraints.
@@ -97,7 +97,7 @@ class ConstraintSet:
         return None if None in sizes else tuple(size or 0 for size in sizes)
 
     def sides(self, sizes: tuple[int, ...]) -> Sides:
-        """The rows of all constraints, given the number of components of each one that is evaluated with f."""
+        """The bounds of all components, given the number of components of each constraint evaluated with f."""
         if sizes not in self._sides:
             pairs, none = [*zip(self.groups, [*sizes, *self._known_sizes], strict=True)], np.empty(0)
             lower = np.concatenate([none, *(np.broadcast_to(group.lower, n) for group, n in pairs)])
@@ -114,15 +114,12 @@ class ConstraintSet:
         return np.repeat([group.known and group.keep_feasible for group in self.groups], [*sizes, *self._known_sizes])
 
     def known_values(self, X: np.ndarray) -> np.ndarray:
-        """The known constraints at points, ``q x d`` to ``q x k``."""
+        """The values of the known constraints, ``q x k``, at points, ``q x d``."""
         rows = [[v for group in self.known for v in self._values(group, x)] for x in X]
         return np.array(rows, dtype=float).reshape(len(X), sum(self._known_sizes))
 
     def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """The magnitude of each component, shape ``m``: the largest of its bounds and, if it is known, its value at x0.
-
-        It is 1 if these are all 0.
-        """
+        """The largest of each component's finite bounds and, if it is known, its value at x0; 1 if all are 0."""
         values = np.concatenate([np.zeros(sum(sizes)), self._first])
         sides = self.sides(sizes)
         parts = [values, *(np.where(np.isfinite(side), side, 0.0) for side in (sides.lower, sides.upper))]
@@ -130,12 +127,12 @@ class ConstraintSet:
         return np.where(largest > 0.0, largest, 1.0)
 
     def known_jacobian(self, x: np.ndarray, unit: np.ndarray, upper: np.ndarray) -> np.ndarray:
-        """The known constraints' derivatives, ``k x d``.
+        """The Jacobian of the known constraints, ``k x d``.
 
         Args:
             x: the point, shape ``d``.
-            unit: the length of a change that matters in each coordinate, shape ``d``.
-            upper: the upper bounds, which the points of differences do not exceed, shape ``d``.
+            unit: a typical change of each coordinate, shape ``d``.
+            upper: the upper bounds, which finite differences do not exceed, shape ``d``.
         """
         parts = [np.empty((0, len(x)))]
         for group in self.known:
@@ -148,7 +145,7 @@ class ConstraintSet:
         return np.concatenate(parts)
 
     def parse(self, values: Any, count: int, sizes: tuple[int, ...] | None) -> tuple[Tensor, tuple[int, ...] | None]:
-        """The values of q queries as rows (f, c), ``q x 1 + m``, NaN where a value is not finite; and the sizes.
+        """Converts the values of q queries to rows (f, c), ``q x 1 + m``, NaN where not finite; also returns the sizes.
 
         Args:
             values: for each query ``(f, c)``, ``(f, c of each constraint ...)``, the numbers f, c₁, … in one row, or
@@ -162,42 +159,37 @@ class ConstraintSet:
         values = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
         if not isinstance(values, list | tuple) or len(values) != count:
             raise InvalidValueError(f"values must be {count} rows (f, c), one for each point")
-        parsed: list[list[list[float]] | None] = []
+        rows = []
         for value in values:
-            parts = self._parts(value, sizes)
-            if parts is not None:
-                found = tuple(len(part) for part in parts[1:])
+            row, found = self._row(value, self.sizes_given if sizes is None else sizes)
+            if found is not None:
                 for group, size in zip(self.evaluated, found, strict=True):
                     check_size(group, size)
                 if sizes is not None and found != sizes:
                     raise InvalidValueError(f"a query gave {found} values besides f, but earlier queries gave {sizes}")
                 sizes = found
-            parsed.append(parts)
+            rows.append(row)
         width = 1 + sum(sizes or ())
-        rows = [[math.nan] * width if parts is None else [v for part in parts for v in part] for parts in parsed]
-        tensor = torch.tensor(rows, dtype=torch.float64).reshape(count, width)
+        tensor = torch.tensor([row or [math.nan] * width for row in rows], dtype=torch.float64).reshape(count, width)
         return torch.where(torch.isfinite(tensor), tensor, torch.nan), sizes
 
-    def _parts(self, value: Any, sizes: tuple[int, ...] | None) -> list[list[float]] | None:
-        """f and the values of each constraint; None if no value is known."""
-        parts = [as_numbers(value)] if not isinstance(value, list | tuple) else [as_numbers(part) for part in value]
-        sizes = self.sizes_given if sizes is None else sizes
-        flat = [v for part in parts for v in part]
-        if not any(map(math.isfinite, flat)):
-            return None
+    def _row(self, value: Any, known: tuple[int, ...] | None) -> tuple[list[float], tuple[int, ...] | None]:
+        """The numbers f, c₁, … of a query and the number of components of each constraint; ([], None) if all failed."""
+        parts = [as_numbers(part) for part in value] if isinstance(value, list | tuple) else [as_numbers(value)]
         if len(parts) == 1 + len(self.evaluated) and len(parts[0]) == 1:
-            if sizes is None:
-                return parts
-            wide = [
-                part * n if len(part) == 1 and math.isnan(part[0]) else part
-                for part, n in zip(parts[1:], sizes, strict=True)
-            ]
-            return [parts[0], *wide]
-        if len(self.evaluated) == 1:
-            sizes = (len(flat) - 1,)
-        if sizes is None or len(flat) != 1 + sum(sizes):
+            if known is not None:
+                wide = zip(parts[1:], known, strict=True)
+                parts[1:] = [part * n if len(part) == 1 and math.isnan(part[0]) else part for part, n in wide]
+            found: tuple[int, ...] | None = tuple(map(len, parts[1:]))
+        elif len(self.evaluated) == 1:
+            found = (sum(map(len, parts)) - 1,)
+        else:
+            found = known
+        row = list(chain.from_iterable(parts))
+        if not any(map(math.isfinite, row)):
+            return [], None
+        if found is None or len(row) != 1 + sum(found):
             raise InvalidValueError(
                 f"each query needs f and the values of each of {len(self.evaluated)} constraints, got {value!r:.80}"
             )
-        bounds = np.cumsum([0, 1, *sizes])
-        return [flat[low:high] for low, high in pairwise(bounds)]
+        return row, found

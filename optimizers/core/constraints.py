@@ -1,7 +1,7 @@
-"""Constraints as users give them, and the values of an objective and its constraints at one point.
+"""Constraints as users give them, and objectives that are evaluated together with constraints.
 
-A *query* of a constrained function gives f and the values c of all constraints that are unknown until evaluated.
-Linear constraints and those that are declared cheap are known: they are evaluated wherever they are needed.
+One query gives f and the values c of all constraints that are not known. Known are linear constraints and those that
+are declared cheap: they are evaluated wherever they are needed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from optimizers.core.values import InvalidValueError, numeric
 
 @dataclass(frozen=True)
 class CheapConstraint:
-    """A constraint that costs nothing to evaluate, so that it needs no model.
+    """A constraint that costs nothing to evaluate and needs no model.
 
-    Its function gets NumPy arrays. Its derivatives are its ``jac`` if that is callable, and else forward differences.
+    Its function gets NumPy arrays. Its derivatives are ``jac`` if that is callable, otherwise forward differences.
 
     Attributes:
         constraint: SciPy's ``NonlinearConstraint``, or a dictionary.
@@ -33,7 +33,7 @@ class CheapConstraint:
 
 @dataclass(frozen=True)
 class ReturnedConstraints:
-    """Bounds lb ≤ c ≤ ub on values that the objective returns together with f: it returns ``(f, c)``.
+    """Bounds lb ≤ c ≤ ub on values c of an objective that returns ``(f, c)``.
 
     Attributes:
         lb: the lower bounds, shape ``m``; −inf for none.
@@ -56,11 +56,11 @@ class Group:
 
     Attributes:
         fun: the function; None where the objective returns the values.
-        lower: shape ``m``, or 1 for bounds that hold for every component.
+        lower: shape ``m``, or 1 for all components.
         upper: likewise.
         keep_feasible: whether points that violate it are avoided.
         known: whether it costs nothing to evaluate.
-        jac: its Jacobian; None: forward differences.
+        jac: the Jacobian; None: forward differences.
     """
 
     fun: Callable[[Any], Any] | None
@@ -72,20 +72,15 @@ class Group:
 
     @property
     def size(self) -> int | None:
-        """The number of components, where the bounds say it."""
+        """The number of components; None if the bounds do not determine it."""
         return len(self.lower) if self.fun is None or len(self.lower) > 1 else None
-
-    def violation(self, values: Sequence[float]) -> float:
-        """The largest violation among the components; NaN if a value is."""
-        c = np.asarray(values, dtype=float)
-        return float(np.maximum(np.maximum(self.lower - c, c - self.upper), 0.0).max())
 
 
 def parse_constraints(given: Any) -> tuple[Group, ...]:
-    """The constraints as groups, in the order given.
+    """Converts constraints to groups, in the order given.
 
     Raises:
-        TypeError: for something that is no constraint.
+        TypeError: for a value of another type.
         ValueError: for bounds that are NaN, reversed or of different shapes, an unknown type of a dictionary, or more
             than one ``ReturnedConstraints``.
     """
@@ -115,8 +110,9 @@ def _group(one: Any) -> Group:
         kind, args = one.get("type"), tuple(one.get("args", ()))
         if kind not in ("eq", "ineq"):
             raise ValueError(f"a constraint's 'type' must be 'eq' or 'ineq', got {kind!r}")
-        fun, jac = (_bound(one.get(name), args) for name in ("fun", "jac"))
-        return Group(_callable(fun), np.zeros(1), np.full(1, 0.0 if kind == "eq" else math.inf), jac=jac)
+        jac = WithArgs(one["jac"], args) if callable(one.get("jac")) else None
+        upper = np.full(1, 0.0 if kind == "eq" else math.inf)
+        return Group(WithArgs(_callable(one.get("fun")), args), np.zeros(1), upper, jac=jac)
     raise TypeError(
         "constraints take SciPy's LinearConstraint, NonlinearConstraint and dictionaries, CheapConstraint, "
         f"ReturnedConstraints, and lists of these, got {type(one).__name__}"
@@ -124,16 +120,20 @@ def _group(one: Any) -> Group:
 
 
 @dataclass(frozen=True)
-class _Bound:
+class WithArgs:
+    """A function of the point alone that appends SciPy's ``args``; unlike a closure it can be pickled."""
+
     fun: Callable[..., Any]
     args: tuple
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function, whose name and source checkpoints compare."""
+        return self.fun
+
     def __call__(self, x: Any) -> Any:
+        """The function's value at x."""
         return self.fun(x, *self.args)
-
-
-def _bound(fun: Any, args: tuple) -> Any:
-    return _Bound(fun, args) if args and callable(fun) else fun if callable(fun) else None
 
 
 def _callable(fun: Any) -> Any:
@@ -158,13 +158,13 @@ def as_matrix(matrix: Any) -> np.ndarray:
 
 
 def check_size(group: Group, size: int) -> None:
-    """Raises ``InvalidValueError`` if a constraint's bounds are not for as many values."""
+    """Raises ``InvalidValueError`` if a constraint's bounds are not for ``size`` values."""
     if len(group.lower) not in (1, size):
         raise InvalidValueError(f"a constraint gave {size} values, and its bounds are {len(group.lower)}")
 
 
 def as_numbers(part: Any) -> list[float]:
-    """The numbers of a part, NaN for None."""
+    """Converts a number, array or tensor to a list; None becomes NaN."""
     if part is None:
         return [math.nan]
     try:
@@ -192,32 +192,21 @@ class ConstrainedObjective:
     batched: bool = False
     cost: Callable[[np.ndarray], float] | None = None
 
-    def __post_init__(self) -> None:
-        """A checkpoint knows a function by its name, and this one by that of the objective."""
-        object.__setattr__(self, "__qualname__", getattr(self.fun, "__qualname__", type(self.fun).__qualname__))
-
     @property
     def __wrapped__(self) -> Callable[[Any], Any]:
-        """The objective, whose source a checkpoint compares."""
+        """The objective, whose name and source a checkpoint compares."""
         return self.fun
 
     def __call__(self, x: Any) -> list[Any]:
-        """A list of rows [f, c of the first constraint, …], one for each point."""
+        """Returns a row [f, c of the first constraint, …] for each point."""
         points = list(x) if self.batched else [x]
         parts = [[None if g.fun is None else as_numbers(g.fun(p)) for g in self.groups] for p in points]
-        allowed = [
-            not any(g.keep_feasible and not g.violation(c) <= 0.0 for g, c in zip(self.groups, row, strict=True) if c)
-            for row in parts
-        ]
-        values = [math.nan] * len(points)
-        if self.batched and any(allowed):
-            chosen = [i for i, fine in enumerate(allowed) if fine]
+        chosen = [i for i, row in enumerate(parts) if all(map(_may_be_queried, self.groups, row))]
+        found: Any = [self.fun(x)] if chosen and not self.batched else []
+        if chosen and self.batched:
             found = self.fun([x[i] for i in chosen] if isinstance(x, list) else x[chosen])
-            for i, value in zip(chosen, found, strict=True):
-                values[i] = value
-        elif allowed[0]:
-            values[0] = self.fun(x)
-        return [self._row(value, row) for value, row in zip(values, parts, strict=True)]
+        values = dict(zip(chosen, found, strict=True))
+        return [self._row(values.get(i, math.nan), row) for i, row in enumerate(parts)]
 
     def _row(self, value: Any, parts: list[Any]) -> list[Any]:
         if self.cost is not None:
@@ -228,6 +217,14 @@ class ConstrainedObjective:
         flat = [v for part in value for v in as_numbers(part)] if isinstance(value, list | tuple) else as_numbers(value)
         returned = flat[1:] or [math.nan]
         return [flat[0], *(returned if part is None else part for part in parts)]
+
+
+def _may_be_queried(group: Group, values: list[float] | None) -> bool:
+    """Whether f may be evaluated where a constraint has these values."""
+    if values is None or not group.keep_feasible:
+        return True
+    c = np.array(values)
+    return bool(((group.lower <= c) & (c <= group.upper)).all())
 
 
 def _one(value: Any) -> float:

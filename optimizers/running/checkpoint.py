@@ -1,10 +1,10 @@
-"""Checkpoints: a state that is saved from time to time, and a journal of every value since the run began."""
+"""Checkpoints: a journal of all events of a run, and a state that is saved from time to time."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
-import math
 import os
 import time
 from collections import Counter
@@ -22,16 +22,16 @@ from optimizers.core.options import check_choice
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.evaluation import Evaluator
 from optimizers.running.journal import Journal, each
-from optimizers.running.version import Version, file_of
+from optimizers.running.version import fingerprint, place_of
 
 logger = logging.getLogger(__name__)
 
 Resume = Literal["check", "anyway", "restart"]
-"""The treatment of values of another version of the function: raise, keep them, or (in any case) start over."""
+"""For values of another version of the function: raise an error, keep them, or discard all values."""
 
 FORMAT = 1
 LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
-"""The least number of seconds between saves, and the largest share of the time that saving takes."""
+"""The least number of seconds between saves, and the largest share of time spent on saving."""
 
 
 class Checkpoint:
@@ -39,8 +39,7 @@ class Checkpoint:
 
     The journal has an event for each batch asked, query sent, value and failed attempt since the beginning; the file
     has the optimizer's state after some of them. Loading restores the state and replays later events, which gives the
-    same run bitwise; if the file is missing or damaged, the whole journal is replayed. The file is replaced atomically
-    and has a digest.
+    same run bitwise; if the file is missing or damaged, the whole journal is replayed.
 
     Args:
         path: the file.
@@ -49,7 +48,7 @@ class Checkpoint:
         resume: what to do with values of another version of the objective, see ``minimize``.
 
     Attributes:
-        attempts: the number of failed attempts at each (batch, point) of a pending batch.
+        attempts: the number of failed attempts at each (batch, point).
         was_stopped: whether a callback ended the loaded run.
 
     Raises:
@@ -69,12 +68,12 @@ class Checkpoint:
             raise FileNotFoundError(f"the folder of checkpoint {str(self.path)!r} does not exist")
         self.attempts: Counter[tuple[int, int]] = Counter()
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
-        self._version, self._file, self._resume = Version.of(evaluator.fun), file_of(evaluator.fun), resume
-        check_choice("resume", resume, get_args(Resume))
+        self._source, self._place = fingerprint(evaluator.fun), place_of(evaluator.fun)
+        self._resume = check_choice("resume", resume, get_args(Resume))
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1
         self._error: OSError | None = None
         self.was_stopped = False
-        self._journalled = optimizer.queries, optimizer.number
+        self._told, self._asked = optimizer.queries, optimizer.number
         found = resume != "restart" and (self.path.exists() or self._journal_path.exists())
         if found and optimizer.queries:
             raise ValueError(
@@ -89,9 +88,9 @@ class Checkpoint:
         except BaseException:
             self._journal.close()
             raise
-        self._journalled = optimizer.queries, optimizer.number
+        self._told, self._asked = optimizer.queries, optimizer.number
         self._journal.write("budget", optimizer.max_queries)
-        self._journal.write("version", vars(self._version))
+        self._journal.write("version", {"source": self._source})
 
     @property
     def _journal_path(self) -> Path:
@@ -107,27 +106,21 @@ class Checkpoint:
     def asked(self, batch: Batch) -> None:
         """Records that a batch was asked."""
         self._journal.write("ask", batch.id, digest(batch))
-        queries, asked = self._journalled
-        self._journalled = queries, asked + 1
+        self._asked += 1
 
     def sent(self, batch: Batch, rows: Sequence[int]) -> None:
         """Records that points were sent out for evaluation."""
         self._journal.write("out", batch.id, list(rows))
 
     def failed(self, batch: Batch, row: int) -> None:
-        """Records a failed attempt at a point that is tried again, before the optimizer is told."""
-        self._count(1)
-        self.attempts[batch.id, row] += 1
+        """Records a failed attempt at a point that is retried; called before the optimizer is told."""
+        self._told += 1
         self._journal.write("failed", batch.id, row)
 
     def arrived(self, batch: Batch, rows: Sequence[int], values: Sequence[Any]) -> None:
-        """Records values or rows, NaN for failed queries, before the optimizer is told."""
-        self._count(len(rows))
-        self._journal.write("value", batch.id, list(rows), _as_json(values))
-
-    def _count(self, queries: int) -> None:
-        before, asked = self._journalled
-        self._journalled = before + queries, asked
+        """Records values or rows, NaN for failed queries; called before the optimizer is told."""
+        self._told += len(rows)
+        self._journal.write("value", batch.id, list(rows), list(values))
 
     def stopped(self) -> None:
         """Records that the callback ended the run."""
@@ -141,15 +134,16 @@ class Checkpoint:
     def save(self) -> None:
         """Saves the state; the old file stays if it cannot be written or a step was interrupted."""
         optimizer = self._optimizer
-        torn = self._journalled != (optimizer.queries, optimizer.number)  # an error came between journal and optimizer
+        # They differ if an error came between the journal and the optimizer.
+        torn = (self._told, self._asked) != (optimizer.queries, optimizer.number)
         if self._saved_events == self._journal.count or not optimizer.intact or torn:
             return
         begun = time.monotonic()
         state = {
             "events": self._journal.count,
             "identity": self._identity,
-            "version": vars(self._version),
-            "optimizer": self._optimizer.state_dict(),
+            "version": {"source": self._source},
+            "optimizer": optimizer.state_dict(),
             "attempts": [[*place, n] for place, n in self.attempts.items()],
         }
         try:
@@ -187,9 +181,9 @@ class Checkpoint:
             return
         begun = next(each(events, "run"), None)
         self._check(begun[2] if begun else state["identity"] if state else None)
-        known = [state["version"]] if state and "version" in state else []
+        known = [state["version"]] if state else []
         known += [event[1] for event in each(events, "version")]
-        self._check_version(Version(**known[-1]) if known else Version(None, None))
+        self._check_source(known[-1].get("source") if known else None)
         done = 0
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])
@@ -207,9 +201,8 @@ class Checkpoint:
                 f"{self.path} is missing, and {self._journal_path} does not begin with the run's first query"
             )
         self._replay(events, done)
-        self.was_stopped = [event for event in events if event[:1] not in (["budget"], ["version"])][-1:] == [
-            ["stopped"]
-        ]
+        kinds = [event[0] for event in events if event and event[0] not in ("budget", "version")]
+        self.was_stopped = kinds[-1:] == ["stopped"]
 
     def _check(self, theirs: dict[str, Any] | None) -> None:
         if theirs is None:
@@ -217,8 +210,7 @@ class Checkpoint:
         ours = self._identity
         if None in (theirs.get("x0"), ours["x0"]):
             theirs = theirs | {"x0": ours["x0"]}
-        names = [*ours, *(theirs.keys() - ours)]
-        differ = [name for name in names if name != "code" and theirs.get(name) != ours.get(name)]
+        differ = [name for name in [*ours, *(theirs.keys() - ours)] if theirs.get(name) != ours.get(name)]
         if "method" in differ:
             differ = ["method"]
         if differ:
@@ -228,17 +220,13 @@ class Checkpoint:
             )
             raise ValueError(f"the checkpoint {self.path} belongs to another run: it has {'; '.join(told)}")
 
-    def _check_version(self, theirs: Version) -> None:
+    def _check_source(self, theirs: str | None) -> None:
         """Raises for values of another version of the function, unless they are to be kept."""
-        differs, fun = theirs.differs(self._version), self._identity["fun"]
-        if differs and self._resume == "check":
+        if theirs and self._source and theirs != self._source and self._resume == "check":
             raise ValueError(
-                f"the values in {self.path} were computed by a different version of {fun} ({self._file}): pass "
-                'resume="anyway" to keep them and continue, or resume="restart" to discard them and start over'
-            )
-        if differs is None:
-            logger.warning(
-                "%s: the compiled code of %s has changed since the run began; it has no source", self.path, fun
+                f"the values in {self.path} were computed by a different version of {self._identity['fun']} "
+                f'({self._place}): pass resume="anyway" to keep them and continue, or resume="restart" to discard them '
+                "and start over"
             )
 
     def _read_state(self) -> dict[str, Any] | None:
@@ -259,29 +247,27 @@ class Checkpoint:
         rules = {name: getattr(optimizer, name) for name in ("max_queries", "target", "stagnation", "max_failures")}
         vars(optimizer).update(target=None, stagnation=None, max_failures=None)
         optimizer.reconsider()
-        sent: set[tuple[int, int]] = set()
         try:
             for event in each(events[:done], "budget"):
                 optimizer.max_queries = event[1]
-            for event in each(events[:done], "out"):
-                sent.update((event[1], i) for i in event[2])
             for line, event in enumerate(events[done:], done + 1):
                 try:
-                    self._again(event, sent)
+                    self._again(*(event or ["lost"]))
                 except (ValueError, LookupError, TypeError) as error:
                     raise ValueError(f"line {line} of {self._journal_path} cannot be replayed: {error}") from error
         finally:
             vars(optimizer).update(rules)
         optimizer.reconsider()
-        open_ones = [(b.id, i) for b in optimizer.pending for i in optimizer.untold(b) if (b.id, i) in sent]
         logger.info("%s: continues after %d queries", self.path, optimizer.queries)
-        if open_ones and not optimizer.stopped:
-            named = ", ".join(f"point {i} of batch {number}" for number, i in open_ones)
+        sent = {(event[1], i) for event in each(events, "out") for i in event[2]}
+        pending = [(b.id, i) for b in optimizer.pending for i in optimizer.untold(b) if (b.id, i) in sent]
+        if pending and not optimizer.stopped:
+            named = ", ".join(f"point {i} of batch {number}" for number, i in pending)
             logger.warning("%s: pending when the run ended, and evaluated again: %s", self.path, named)
 
-    def _again(self, event: list[Any], sent: set[tuple[int, int]]) -> None:
+    def _again(self, kind: str, *rest: Any) -> None:
+        """Replays an event."""
         optimizer = self._optimizer
-        kind, *rest = event or ["lost"]
         if kind == "budget":
             optimizer.max_queries = rest[0]
         elif kind == "ask":
@@ -291,8 +277,6 @@ class Checkpoint:
                     f"batch {rest[0]} now has other points, so its values cannot be used: resume with the library "
                     "versions, the number of threads and the processor that the run began with"
                 )
-        elif kind == "out":
-            sent.update((rest[0], i) for i in rest[1])
         elif kind in ("failed", "value"):
             batch = next((b for b in optimizer.pending if b.id == rest[0]), None)
             if batch is None:
@@ -301,25 +285,12 @@ class Checkpoint:
                 self.attempts[batch.id, rest[1]] += 1
                 optimizer.tell(batch, [], which=[], retries=1)
             else:
-                optimizer.tell(batch, _from_json(rest[2]), which=rest[1])
-
-
-def _as_json(value: Any) -> Any:
-    """Values, or rows of them, with None for numbers that are not finite."""
-    if isinstance(value, list | tuple):
-        return [_as_json(v) for v in value]
-    return value if math.isfinite(value) else None
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_json(v) for v in value]
-    return math.nan if value is None else value
+                optimizer.tell(batch, rest[2], which=rest[1])
 
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
-    """The values that two calls must share to be the same run; budget and stopping rules may differ."""
-    fun, kept = evaluator.fun, optimizer.track_best
+    """The values that must be equal in calls of the same run; budget and stopping rules may differ."""
+    fun, kept = inspect.unwrap(evaluator.fun), optimizer.track_best
     # Without track_best, x is x0 before the first query, unless the user's own tensor is moved.
     known = kept or not (optimizer.queries or optimizer._moves_in_place)
     x0 = optimizer.x0 if kept else optimizer.x

@@ -1,4 +1,4 @@
-"""The evaluation of pending points: in this thread, in own threads, or in the user's executor."""
+"""The evaluation of points in this thread, in other threads, or in the user's executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Submits(Protocol):
 
 
 class ExecutorError(BrokenExecutor):
-    """Raised if the executor fails; that is not a failed query and ends a run under every policy."""
+    """Raised if the executor fails, which ends a run under every failure policy."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Query:
 
 
 class Crew:
-    """The queries that are out for evaluation.
+    """Sends queries to workers and waits for their values.
 
-    Without an executor and with one worker, a query is evaluated in this thread when its answer is waited for.
+    With one worker and no executor, ``wait`` evaluates a query in this thread.
 
     Args:
         workers: the largest number of concurrent queries; None: no limit.
@@ -74,7 +74,7 @@ class Crew:
         self._count, self._run = 0, uuid.UUID(bytes=os.urandom(16)).hex
 
     def __len__(self) -> int:
-        """The number of queries that are out."""
+        """The number of queries without an answer."""
         return len(self._here) + len(self._out)
 
     @property
@@ -88,7 +88,7 @@ class Crew:
         return self._executor is None
 
     def submit(self, query: Query, limit: Limit = UNLIMITED) -> None:
-        """Sends a query, whose time may be limited.
+        """Sends a query.
 
         Raises:
             ExecutorError: if the objective cannot be sent to the executor.
@@ -109,12 +109,12 @@ class Crew:
             self._polled.append(number)
 
     def wake(self) -> None:
-        """Ends a wait, from an interrupt's handler; queries of workers that the interrupt ends have not failed."""
+        """Ends a wait; called by an interrupt's handler. Queries whose workers the interrupt ends have not failed."""
         self._woken = True
         self._ended.put(None)
 
     def wait(self, seconds: float | None = None) -> tuple[Query, Call] | None:
-        """The query that ended first, and a function that returns its values or raises; None for a timeout."""
+        """Returns a query that has ended and a function that returns its values or raises; None after a timeout."""
         if self._here:
             query, limit = self._here.pop(0)
             return query, partial(limit, query.call)
@@ -129,7 +129,7 @@ class Crew:
             if not self._polled:
                 return self._ended.get(timeout=seconds)
             if self._woken and seconds == 0.0:
-                return None  # submitit takes 15 s to say of each job that it died
+                return None  # submitit takes 15 s to notice that a job has died
             waited = 0.0
             while True:
                 for number in self._polled:
@@ -147,7 +147,7 @@ class Crew:
             return None
 
     def leave(self) -> Iterator[Query]:
-        """Cancels queries that have not begun, yields those left unanswered, and shuts own threads down."""
+        """Cancels queries that have not begun, yields all unanswered ones, and shuts down the threads."""
         self._here.clear()
         for query, future in self._out.values():
             getattr(future, "cancel", lambda: None)()
@@ -159,11 +159,11 @@ class Crew:
 
 @dataclass(frozen=True)
 class Errand:
-    """A call with its arguments, as sent to a worker.
+    """A call as it is sent to a worker.
 
-    The token makes every submission different; Dask would otherwise answer a retry with the cached failure. Tensors are
-    sent by value; a process pool would use torch's way, which moves the tensor to shared memory in place, even while
-    others read it, and keeps a file open for each.
+    The token makes every submission different; otherwise Dask would answer a retry with the cached failure. Tensors are
+    sent by value: torch would move them to shared memory in place, even while others read them, and keep a file open
+    for each.
     """
 
     call: Call
@@ -171,42 +171,36 @@ class Errand:
     limit: Limit = UNLIMITED
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not isinstance(self.call, partial):
-            return Errand, (self.call, self.token, self.limit)
-        args = [_Value.of(a) if isinstance(a, Tensor) else a for a in self.call.args]
-        return _arrived, (self.call.func, args, self.token, self.limit)
+        call = self.call
+        if isinstance(call, partial):
+            call = partial(call.func, *(_ByValue(a) if isinstance(a, Tensor) else a for a in call.args))
+        return Errand, (call, self.token, self.limit)
 
     def __dask_tokenize__(self) -> str:
         return self.token
 
 
 @dataclass(frozen=True)
-class _Value:
-    """A tensor as it is sent."""
+class _ByValue:
+    """Pickles a tensor by its numbers; unpickling gives a tensor."""
 
-    data: bytes
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    device: str
+    x: Tensor
 
-    @staticmethod
-    def of(x: Tensor) -> _Value:
-        flat = x.detach().cpu().contiguous().view(-1)
-        return _Value(flat.view(torch.uint8).numpy().tobytes(), x.dtype, tuple(x.shape), str(x.device))
-
-    def tensor(self) -> Tensor:
-        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).view(self.shape).to(self.device)
+    def __reduce__(self) -> tuple[Any, ...]:
+        flat = self.x.detach().cpu().contiguous().view(-1)
+        data = flat.view(torch.uint8).numpy().tobytes()
+        return _tensor, (data, self.x.dtype, tuple(self.x.shape), str(self.x.device))
 
 
-def _arrived(func: Callable[..., list[float]], args: Sequence[Any], token: str, limit: Limit) -> Errand:
-    return Errand(partial(func, *(a.tensor() if isinstance(a, _Value) else a for a in args)), token, limit)
+def _tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape).to(device)
 
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of the objective in a worker, in a form that can always be pickled.
+    """An exception of the objective in a worker; it can always be pickled.
 
-    Executors hang or break on exceptions that cannot be pickled or restored. Such an exception is replaced by a
+    Executors hang or break on exceptions that cannot be pickled or restored. Such an exception becomes a
     ``RuntimeError`` with its type and text. A note has the traceback.
     """
 
@@ -231,7 +225,7 @@ def _raised_elsewhere(data: bytes | None, text: str, lines: str) -> Raised:
 
 
 def answered(errand: Errand) -> list[float] | Raised:
-    """Returns a call's result or its exception, so that an exception raised by a future comes from the executor."""
+    """Returns a call's result or its exception; an exception that a future raises is then the executor's."""
     try:
         return errand.limit(errand.call)
     except BaseException as error:
@@ -249,14 +243,14 @@ def _answer(future: Any, woken: bool) -> list[float]:
         try:
             raise found.error
         finally:
-            # The error's traceback has this frame, and would keep both until the next collection: what a future holds
-            # Dask computes again when the worker that has it dies.
+            # The traceback refers to this frame and would keep the future alive; Dask computes the result of a live
+            # future again if its worker dies.
             del found, future
     return found
 
 
 def _raise_executors(error: Exception) -> NoReturn:
-    """Raises ``ExecutorError`` if queries cannot be sent; otherwise the error, e.g. of a worker that died."""
+    """Raises ``ExecutorError`` if queries cannot be sent, otherwise the error itself, e.g. of a worker that died."""
     if isinstance(error, pickle.PicklingError | TypeError | AttributeError | ImportError):
         why = error.__cause__ if isinstance(error.__cause__, TypeError | AttributeError | ImportError) else error
         raise ExecutorError(

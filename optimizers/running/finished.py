@@ -1,4 +1,4 @@
-"""A file of the finished units of a long computation, from which the computation resumes."""
+"""A file of the finished units of a long computation, which resumes from it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FORMAT = 1
 
 
 class FinishedUnits:
-    """A journal with one line for each finished unit of a computation, after a line that describes the computation.
+    """A journal that describes a computation in its first line and has a further line for each finished unit.
 
-    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. As in every ``Journal``, lines
-    have checksums, an incomplete last line is dropped, and one process at a time uses the file.
+    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. One process at a time uses the
+    file.
 
     Args:
         path: the file, created if it does not exist; None: nothing is saved.
@@ -25,7 +25,7 @@ class FinishedUnits:
         description: JSON values that determine the units.
 
     Attributes:
-        read: the units found in the file, each a list of the arguments of ``add``.
+        read: the units in the file, each a list of the arguments of ``add``.
         journal: the journal; None without a path.
 
     Raises:
@@ -63,7 +63,7 @@ class FinishedUnits:
             self.journal.write("run", *unit)
 
     def close(self) -> None:
-        """Flushes the file to the device and closes it."""
+        """Flushes and closes the file."""
         if self.journal is not None:
             self.journal.close()
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during a run: the first ends it gracefully, the second at once; workers leave it to the parent."""
+"""Ctrl-C during a run: the first ends it gracefully, the second at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Interrupts:
 
     Args:
         notify: called in the main thread at the first interrupt.
-        ending: the log's words for what happens in the remaining seconds.
+        ending: the beginning of the log's message, which continues with the number of seconds.
     """
 
     def __init__(

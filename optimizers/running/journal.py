@@ -1,4 +1,4 @@
-"""The journal of a run: a line with a checksum for each event, written as it happens."""
+"""The journal of a run: a file with a checksummed line for each event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Event = list[Any]
 
 @dataclass(frozen=True)
 class End:
-    """The end of a journal, one object, so that an interrupt never sees it half changed.
+    """The end of a journal, in one object so that an interrupt cannot leave it half changed.
 
     Attributes:
         good: the number of bytes of complete lines in the file.
@@ -44,8 +44,8 @@ class End:
 class Journal:
     """A file of events, lines ``[number, kind, ...] <tab> CRC-32``, appended and flushed one by one.
 
-    The operating system has each event at once, the device within a second. If the file cannot be written (a full
-    disk), events wait in memory and are written with the next one. One process at a time uses the journal; forked
+    Each event reaches the operating system at once and the device within a second. If the file cannot be written (a
+    full disk), events are kept in memory and written with the next one. One process at a time uses the journal; forked
     processes close it.
 
     Args:
@@ -76,7 +76,7 @@ class Journal:
         return self._end.count
 
     def read(self, after: int = 0) -> list[Event]:
-        """All complete events by number, empty for damaged ones; an incomplete last line is cut off.
+        """Returns all events by number, empty for damaged ones, and cuts off an incomplete last line.
 
         Args:
             after: events before this number may be damaged.
@@ -110,7 +110,7 @@ class Journal:
         return [found.get(n, []) for n in range(count)]
 
     def write(self, *event: Any) -> None:
-        """Appends an event; the device has it within a second."""
+        """Appends an event."""
         end = self._end
         text = json.dumps([end.count, *event], separators=(",", ":")).encode()
         self._end = End(end.good, end.waiting + text + b"\t%08x\n" % zlib.crc32(text), end.count + 1)
@@ -122,7 +122,7 @@ class Journal:
         self._end = End(0)
 
     def close(self) -> None:
-        """Writes waiting events, and closes the file."""
+        """Writes waiting events and closes the file."""
         try:
             self._flush(sync=True)
         finally:
@@ -164,7 +164,7 @@ _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _give_up_all() -> None:
-    """In a forked process: closes journals, because a lock lasts as long as any process has the file open."""
+    """Closes journals in a forked process, because a lock lasts as long as any process has the file open."""
     for journal in list(_open):
         journal.give_up()
 

@@ -1,4 +1,4 @@
-"""Time limits that end a query that takes too long, wherever it runs."""
+"""Time limits of queries and runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -18,13 +19,13 @@ from optimizers.core.options import optional, positive
 T = TypeVar("T")
 
 SLACK = 1.0
-"""Extra seconds for a query that runs in another process, so that the run's own limit comes first."""
+"""Extra seconds for a query in another process, so that the run's own limit comes first."""
 
 LEAST = 1e-3
-"""The least limit in seconds, because an alarm that is set to 0 s never goes off."""
+"""The least limit in seconds; an alarm after 0 s would never go off."""
 
 GRACE = 5.0
-"""The seconds after its limit at which a query that has not ended is killed with its process."""
+"""Seconds after the limit, at which the process of a query that has not ended is killed."""
 
 
 class OutOfTime(BaseException):
@@ -42,7 +43,7 @@ class Limit:
     Attributes:
         query: seconds after which it fails, or None.
         left: seconds after which the run ends, or None.
-        process: the run's process; in another process, a query that does not end is killed with its process.
+        process: the run's process. If a query does not end in another process, that process is killed.
         threads: whether the query may run in a separate thread, which is abandoned at the limit.
     """
 
@@ -52,10 +53,10 @@ class Limit:
     threads: bool = True
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """Returns what a call returns within the limit.
+        """Calls a function and returns its result.
 
-        In the main thread a signal ends the call. In other threads, and if the user has a handler for the signal, the
-        call runs in a separate thread, which is abandoned at the limit.
+        In the main thread a signal ends a call at the limit. In other threads, and if the user has a handler for the
+        signal, the call runs in a separate thread, which is abandoned at the limit.
 
         Raises:
             TimeoutError: after ``query`` seconds.
@@ -97,7 +98,7 @@ UNLIMITED = Limit(None, None, os.getpid())
 
 @dataclass(frozen=True)
 class Limits:
-    """The time limits of a run, from their construction on.
+    """The time limits of a run, which begin when the object is made.
 
     Attributes:
         end: the end of the run's time on the monotonic clock; inf for none.
@@ -154,20 +155,15 @@ def _ended_by_signal(call: Callable[[], T], seconds: float) -> T:
 
 
 def _left_behind(call: Callable[[], T], seconds: float) -> T:
-    values: list[T] = []
-    errors: list[BaseException] = []
+    future: Future[T] = Future()
 
     def work() -> None:
         try:
-            values.append(call())
+            future.set_result(call())
         except BaseException as error:
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not values:
+    threading.Thread(target=work, daemon=True).start()
+    if not wait([future], seconds).done:
         raise _Alarm
-    return values[0]
+    return future.result()

@@ -1,9 +1,10 @@
-"""``run``: the loop that asks an optimizer, sends points out, and tells each value as it arrives."""
+"""``run``: the loop that asks an optimizer, evaluates the points, and tells the values as they arrive."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
@@ -50,8 +51,8 @@ def run(
     its pending batches, and a later ``run`` continues. The first interrupt (Ctrl-C) gives running queries 5 s to finish
     and ends the run with status 98; a second one is raised at once.
 
-    With several workers the run depends only on the seed and on the order in which values arrive: after each value,
-    idle workers get the next points of pending batches, then those of ``Optimizer.ask_another``.
+    After each value, idle workers get the next points of pending batches, then those of ``Optimizer.ask_another``. So
+    the run depends only on the seed and on the order in which values arrive.
 
     Args:
         optimizer: the optimizer.
@@ -60,7 +61,7 @@ def run(
         workers: the largest number of concurrent queries.
         executor: where queries run.
         checkpoint: a file that saves the run; if it exists, the optimizer must be new.
-        resume: what to do with its values if another version of the function computed them.
+        resume: what to do with values that another version of the function computed.
         max_seconds: the time limit of the run.
         query_timeout: the time limit of a query.
         progress: how progress is shown.
@@ -116,7 +117,7 @@ class Loop:
             progress, total=optimizer.max_queries, done=optimizer.queries, name=type(optimizer).__name__, unit="query"
         )
         self._out_of_time: list[Query] = []
-        self._attempts = {} if checkpoint is None else checkpoint.attempts
+        self._attempts = Counter[tuple[int, int]]() if checkpoint is None else checkpoint.attempts
         self._ready: list[Iterator[Query]] = [self._queries(b, optimizer.untold(b)) for b in optimizer.pending]
 
     def run(self) -> Result:
@@ -151,7 +152,7 @@ class Loop:
         self.progress(o.queries, best=o.best_y, failures=o.failures)
 
     def _fill(self, interrupts: Interrupts) -> None:
-        """Sends points to idle workers: of pending batches first, then of another batch."""
+        """Sends points to idle workers, first of pending batches, then of another batch."""
         while self.crew.idle and not interrupts.requested and self.limits.left > 0.0:
             query = self._next()
             if query is None or interrupts.requested:
@@ -185,9 +186,8 @@ class Loop:
             return
         query, call = ended
         batch, rows, optimizer = query.batch, query.rows, self.optimizer
-        number = optimizer.queries + 1
         points = f"point {rows[0]}" if len(rows) == 1 else f"{len(rows)} points"
-        where = f"query {number} ({points} of batch {batch.id})"
+        where = f"query {optimizer.queries + 1} ({points} of batch {batch.id})"
         interrupts.in_objective = self.crew.runs_here
         try:
             if interrupts.requested and self.crew.runs_here:
@@ -215,9 +215,8 @@ class Loop:
             self._batch_done(batch)
 
     def _is_first(self, batch: Batch, rows: Sequence[int]) -> bool:
-        """Whether this is the run's first query, and it is not retried if it fails."""
-        retried = self._attempts.get((0, 0), 0)
-        again = retried < self.evaluator.most_retries and self.optimizer.spare > 0
+        """Whether this is the last attempt at the run's first query."""
+        again = self._attempts[0, 0] < self.evaluator.most_retries and self.optimizer.spare > 0
         return (batch.id, rows[0]) == (0, 0) and not again
 
     def _tell(self, query: Query, values: Sequence[Any]) -> None:
@@ -235,7 +234,7 @@ class Loop:
         self.optimizer.tell(batch, [*final.values()], which=[*final])
 
     def _take_what_ends(self, interrupts: Interrupts) -> None:
-        """Takes queries that have ended when the run stops, or that end in the grace period of an interrupt."""
+        """Takes queries that have ended when the run stops or end in an interrupt's grace period."""
         while len(self.crew) and not self.crew.runs_here:
             ended = self.crew.wait(interrupts.grace_left if interrupts.requested else 0.0)
             if ended is None and not (interrupts.requested and interrupts.grace_left):
@@ -243,7 +242,7 @@ class Loop:
             self._take(ended, interrupts)
 
     def _keep_what_has_ended(self) -> None:
-        """Tells values that have arrived while an exception is raised, and ignores further errors."""
+        """Tells values that have arrived when an exception ends the run, and ignores further errors."""
         while len(self.crew) and not self.crew.runs_here and (ended := self.crew.wait(0.0)) is not None:
             query, call = ended
             with suppress(Exception):
@@ -251,12 +250,11 @@ class Loop:
 
     def _tries_again(self, batch: Batch, i: int) -> bool:
         """Whether a failed point is retried; if so, counts the failed attempt."""
-        if self._attempts.get((batch.id, i), 0) >= self.evaluator.most_retries or self.optimizer.spare < 1:
+        if self._attempts[batch.id, i] >= self.evaluator.most_retries or self.optimizer.spare < 1:
             return False
         if self.checkpoint is not None:
             self.checkpoint.failed(batch, i)
-        else:
-            self._attempts[batch.id, i] = self._attempts.get((batch.id, i), 0) + 1
+        self._attempts[batch.id, i] += 1
         self.optimizer.tell(batch, [], which=[], retries=1)
         return True
 

@@ -39,12 +39,12 @@ def run_tasks(
 ) -> None:
     """Evaluates a function at each task, and calls ``keep`` with each result as soon as it arrives.
 
-    With one job or one task, everything runs in this process. Otherwise tasks start in the order given, at most
-    ``jobs`` at a time, in spawned processes that have this process's default dtype; each task gets its own copy of
-    ``function``. ``keep`` and ``died`` are always called in this process. If a process dies, the tasks that were
-    running are repeated, each alone in a process, and ``died`` is called with each task whose process dies again. An
-    interrupt, or an exception in ``function``, ``keep`` or ``died``, ends all processes; ``keep`` gets the results that
-    have arrived before the exception is raised.
+    With one job or one task everything runs in this process. Otherwise tasks start in the order given, at most ``jobs``
+    at a time, in spawned processes with this process's default dtype; each task gets its own copy of ``function``.
+    ``keep`` and ``died`` are called in this process. If a process dies, the tasks that were running are repeated, each
+    alone in a process, and ``died`` is called for each task whose process dies again. An interrupt, or an exception in
+    ``function``, ``keep`` or ``died``, ends all processes; before it is raised, ``keep`` gets the results that have
+    arrived.
 
     Args:
         function: picklable if there are several jobs.
@@ -76,7 +76,7 @@ def run_tasks(
 def _run_in_processes(
     payload: bytes, waiting: deque[Task], keep: Callable[[Task, Any], object], jobs: int
 ) -> list[Task]:
-    """Runs the waiting tasks until none is left or a process dies; returns those that were running then."""
+    """Runs the waiting tasks until none is left or a process dies; returns the tasks that were running then."""
     before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
     settings = payload, torch.get_num_threads(), torch.get_default_dtype()
     pool = ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=spawn, initializer=_start_worker, initargs=settings)
@@ -104,7 +104,7 @@ def _run_in_processes(
 
 
 def _hand_over(running: dict[Future[Any], Task], keep: Callable[[Task, Any], object]) -> None:
-    """Keeps the results that have arrived, and removes their tasks from the running ones."""
+    """Calls ``keep`` with the results that have arrived, and removes their tasks from ``running``."""
     for future in list(running):
         if future.done() and not future.cancelled() and future.exception() is None:
             keep(running.pop(future), future.result())
@@ -145,7 +145,7 @@ def _work(task: Any) -> Any:
 
 @contextmanager
 def _limited(threads: int | None) -> Iterator[None]:
-    """Sets the number of torch's threads here, and of libraries' threads in processes started within the block."""
+    """Sets the number of torch's threads here, and of libraries' threads in processes that start within the block."""
     if threads is None:
         yield
         return

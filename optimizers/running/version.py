@@ -1,4 +1,4 @@
-"""Fingerprints that identify the version of a function: of its source or, without one, of its compiled code."""
+"""A fingerprint of a function's source, which identifies its version."""
 
 from __future__ import annotations
 
@@ -6,52 +6,25 @@ import ast
 import functools
 import hashlib
 import inspect
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Self
+from typing import Any
 
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _UNSEEN = ("ctx", "kind", "type_comment")
 
 
-@dataclass(frozen=True)
-class Version:
-    """Fingerprints of a function, to compare it with another one.
+def fingerprint(fun: Any) -> str | None:
+    """A fingerprint of a function's parsed source, without docstrings, comments and line numbers; None without source.
 
-    The parsed source is compared, without docstrings, comments and line numbers. Functions that it calls,
-    closures, data that it reads, and the arguments of a ``partial`` are not compared.
-
-    Attributes:
-        source: fingerprint of the parsed source; None if there is no source.
-        code: Python's version and the fingerprint of the compiled code; None if it is not a Python function.
+    The function is that in a ``partial`` or wrapper, or an object's ``__call__``. Functions that it calls, closures,
+    data that it reads, and the arguments of a ``partial`` are not included.
     """
-
-    source: str | None
-    code: str | None
-
-    @classmethod
-    def of(cls, fun: Any) -> Self:
-        """The version of a function, of the function in a ``partial`` or wrapper, or of an object's ``__call__``."""
-        code = _code_of(fun)
-        if code is None:
-            return cls(None, None)
-        node = _parsed(code)
-        compiled = f"{sys.version_info.major}.{sys.version_info.minor} {_digest(repr([*_parts(code)]))}"
-        return cls(None if node is None else _digest(_text(node)), compiled)
-
-    def differs(self, other: Version) -> bool | None:
-        """Whether two functions differ; None if only their compiled code differs, which is weaker evidence."""
-        if self.source and other.source:
-            return self.source != other.source
-        ours, theirs = self.code, other.code
-        if ours and theirs and ours != theirs and ours.split()[0] == theirs.split()[0]:
-            return None  # code of different Python versions is not compared
-        return False
+    code = _code_of(fun)
+    node = None if code is None else _parsed(code)
+    return None if node is None else hashlib.sha256(_text(node).encode()).hexdigest()[:16]
 
 
-def file_of(fun: Any) -> str:
+def place_of(fun: Any) -> str:
     """The file and line where a function is defined."""
     code = _code_of(fun)
     return "no file" if code is None else f"{code.co_filename}, line {code.co_firstlineno}"
@@ -106,16 +79,3 @@ def _text(node: Any) -> str:
         fields["body"] = node.body[1:]
     parts = [f"{name}={_text(v)}" for name, v in fields.items() if name not in _UNSEEN and v not in (None, [])]
     return f"{type(node).__name__}({','.join(parts)})"
-
-
-def _parts(code: CodeType) -> Iterator[str]:
-    yield repr((code.co_code, code.co_names, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]))
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _parts(constant)
-        else:
-            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
