@@ -1,1 +1,1 @@
-"""The optimizers in scipy, in BoTorch loops and on torch modules."""
+"""Adapters for SciPy, BoTorch loops, torch modules and Ray."""

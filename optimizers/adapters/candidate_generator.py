@@ -1,4 +1,4 @@
-"""Runs an optimizer as the candidate generator of a BoTorch loop, with a DerivedGP of the observations."""
+"""An optimizer as the candidate generator of a BoTorch loop."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ class CandidateGenerator:
         X_next, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=8, raw_samples=64)
         generator.observe(X_next, objective(X_next))
 
-    Values keep the loop's sign. With ``maximize`` (BoTorch's convention) the optimizer minimizes −Y. Any point may be
-    observed. Rows that equal a candidate are told to the optimizer, in any order and as they arrive. All other rows
-    enter the model, and are told to an optimizer that has a model of its own. Rows are compared in the dtype of X.
-
-    The acquisition functions of the loop take ``generator.X_pending`` as their pending points.
+    Values keep the loop's sign; with ``maximize`` (BoTorch's convention) the optimizer minimizes −Y. Any point may be
+    observed. Rows that equal a candidate, compared in the dtype of X, are told to the optimizer, in any order. Other
+    rows enter ``model``, and are told to an optimizer that has a model of its own. Acquisition functions take
+    ``X_pending`` as their pending points.
 
     Args:
         method: the name of a method, or an ``Optimizer`` subclass.
         x0: the initial point, shape ``d``.
         bounds: the bounds in BoTorch's form, ``2 x d``, with the lower bounds in the first row, a ``Space``, or None.
-        max_queries: the optimizer's evaluation budget. Points that it did not generate do not count.
+        max_queries: the budget; points that the optimizer did not generate do not count.
         maximize: whether larger values are better.
         **options: options of the optimizer, such as ``seed``, or ``prox`` for a constraint set with a projection.
 
@@ -85,7 +84,7 @@ class CandidateGenerator:
 
     @property
     def stopped(self) -> bool:
-        """Whether the optimizer's run is over. Points can still be observed, and the model can still be fitted."""
+        """Whether the optimizer's run is over; points can still be observed, and the model fitted."""
         return self.optimizer.stopped
 
     @property
@@ -120,7 +119,7 @@ class CandidateGenerator:
 
     @property
     def X_pending(self) -> Tensor:
-        """The candidates that were generated and have not been observed, ``m x d``, the oldest first."""
+        """The candidates that have not been observed, ``m x d``, the oldest first."""
         pending = [batch.points()[self.optimizer.untold(batch)] for batch in self.optimizer.pending]
         return torch.cat([self._X[:0], *pending])
 
@@ -130,8 +129,8 @@ class CandidateGenerator:
         The same candidates are returned until they are observed.
 
         Args:
-            q: the number of candidates to return. If fewer are pending, the optimizer chooses more, given the pending
-                ones; if it needs their values first, fewer than q are returned. None means the optimizer's own batch.
+            q: the number of candidates. If fewer are pending, the optimizer chooses more, given the pending ones; if it
+                needs their values first, fewer than q are returned. None: the optimizer's own batch.
 
         Raises:
             RuntimeError: if the run is over.
@@ -154,7 +153,7 @@ class CandidateGenerator:
 
         Raises:
             ValueError: if a shape is wrong or a point is not finite.
-            TypeError: if the points are not real numbers, or the values are complex, not numeric, or carry a gradient.
+            TypeError: for complex or non-numeric points or values, and values that require a gradient.
         """
         X, Y = self._checked(X, Y)
         told = torch.ones(len(X), dtype=torch.bool) if self.optimizer.has_model else self.optimizer.is_pending(X)

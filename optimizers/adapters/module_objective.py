@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from optimizers.core.batch import Batch
-from optimizers.core.options import check_choice, check_integer, check_takes, nearest_name, positive_integer
+from optimizers.core.options import check_integer, check_takes, nearest_name, positive_integer
 from optimizers.core.values import parse_values
 from optimizers.seeding import seeded
 
 logger = logging.getLogger(__name__)
 
 Data = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-Resample = Literal["step", "query"]
 
 _KEY = 2
 
@@ -36,22 +35,21 @@ class ModuleObjective:
 
     With ask and tell: ``opt.tell(batch, objective(batch))``.
 
-    **In place.** The points of a batch are written over the parameters one at a time, piece by piece, from the batch's
-    base and its addressed directions; then the base itself is copied back. After an evaluation, even one that raised an
-    exception, the parameters thus equal the base bit for bit (rounded if their dtype is narrower), so the module
-    follows the iterate. In units of the parameters' memory, a run of DeComFL, or of HiSo with
-    ``curvature=GroupProbe(groups=module)``, needs 2 with ``in_place=True``: the module and x. The paper's HiSo also
-    stores the vector H; momentum, ``track_best`` and a float32 x of a bfloat16 module need one more each. Other methods
-    also store new iterates, moments and whole directions. Chunks need a few MB, and the forward pass its own memory. If
-    a point is given as a vector, the parameters are saved before its evaluation and restored afterwards.
+    **In place.** The points of a batch are written over the parameters one at a time. After an evaluation, even one
+    that raised an exception, the parameters equal the batch's base bit for bit (rounded if their dtype is
+    narrower), so the module follows the iterate. A run of DeComFL, or of HiSo with
+    ``curvature=GroupProbe(groups=module)``, with ``in_place=True`` needs twice the memory of the parameters: for
+    the module and x. The paper's HiSo also stores the vector H; momentum, ``track_best`` and a float32 x of a
+    bfloat16 module need as much again, each. Other methods also store new iterates, moments and whole directions.
+    If a point is given as a vector, the parameters are saved before its evaluation and restored afterwards.
 
-    **Restored state.** A query does not change buffers (also of batch normalisation), the training modes of submodules,
-    or the global random state, and records no gradient. Random numbers drawn by the loss, as in dropout, are a function
-    of (seed, step), hence the same for all queries of a step.
+    **Restored state.** A query does not change buffers, training modes or the global random state, and records no
+    gradient. Random numbers drawn by the loss, as in dropout, are a function of (seed, step), hence the same for all
+    queries of a step.
 
     **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement as a function of (seed,
-    step), where step is the number of the batch in its run. All queries of a step get the same rows, as differences of
-    losses need. A point given as a vector is evaluated on all rows.
+    step), where step is the number of the batch in its run. All queries of a step get the same rows. A point given as a
+    vector is evaluated on all rows.
 
     Args:
         module: the module.
@@ -59,7 +57,6 @@ class ModuleObjective:
         data: a tensor, or a sequence or mapping of tensors, whose first dimension counts the rows.
         batch_size: the number of rows in a minibatch; None: all rows.
         seed: seed of minibatches and of the loss's random numbers.
-        resample: ``"step"``, or ``"query"`` for rows and random numbers that differ between the queries of a step.
         training: the training mode during evaluations; None: the module's present mode.
         parameters: names of the parameters to optimize, ordered as in ``named_parameters``; None: all that require a
             gradient. A tied parameter may be given by any of its names.
@@ -77,7 +74,6 @@ class ModuleObjective:
         data: Data | None = None,
         batch_size: int | None = None,
         seed: int = 0,
-        resample: Resample = "step",
         training: bool | None = None,
         parameters: Iterable[str] | None = None,
     ) -> None:
@@ -86,7 +82,6 @@ class ModuleObjective:
         check_takes("loss_fn", loss_fn, "module", *(["minibatch"] if data is not None else []))
         self.module, self.loss_fn, self.training = module, loss_fn, training
         self.seed = check_integer("seed", seed, 0, 2**64)
-        self.resample = check_choice("resample", resample, ("step", "query"))
         self._parameters = _chosen(module, parameters)
         self._offsets = np.cumsum([0] + [p.numel() for p in self._parameters]).tolist()
         self._data = data
@@ -144,7 +139,7 @@ class ModuleObjective:
         saved = [p.detach().clone() for p in self._parameters]
         try:
             self.load(at)
-            return self._loss(0, 0, whole=True)
+            return self._loss(None)
         finally:
             for p, values in zip(self._parameters, saved, strict=True):
                 p.detach().copy_(values)
@@ -159,7 +154,7 @@ class ModuleObjective:
 
     def _query(self, batch: Batch, i: int) -> float:
         self._write(batch, i)
-        return self._loss(batch.id, i)
+        return self._loss(batch.id)
 
     def _write(self, batch: Batch, i: int | None) -> None:
         """Sets the parameters to point i of a batch, or to its base for None."""
@@ -170,14 +165,14 @@ class ModuleObjective:
             else:
                 target.copy_(batch.write_point(i, target.new_empty(high - low), low).view(p.shape))
 
-    def _loss(self, step: int, query: int, whole: bool = False) -> float:
-        address = [0, 0, query if self.resample == "query" else 0, step]
-        generator = np.random.Generator(np.random.Philox(key=[self.seed, _KEY], counter=address))
+    def _loss(self, step: int | None) -> float:
+        """The loss with the rows and random numbers of a step; None: with all rows, and the numbers of step 0."""
+        generator = np.random.Generator(np.random.Philox(key=[self.seed, _KEY], counter=[0, 0, 0, step or 0]))
         torch_seed = int(generator.integers(2**63))
         arguments = []
         if self._data is not None:
             rows = None
-            if not whole and self.batch_size < self._rows:
+            if step is not None and self.batch_size < self._rows:
                 drawn = generator.choice(self._rows, self.batch_size, replace=False, shuffle=False)
                 rows = torch.from_numpy(drawn)
             arguments.append(_take(self._data, rows))

@@ -222,8 +222,7 @@ def test_randomness_is_common_to_a_step_and_new_at_the_next():
 
 
 @pytest.mark.parametrize("kind", ["tensor", "tuple", "mapping"])
-@pytest.mark.parametrize("resample", ["step", "query"])
-def test_minibatches_are_addressed_by_seed_and_step(kind, resample):
+def test_minibatches_are_addressed_by_seed_and_step(kind):
     n, rows = 50, torch.arange(50)
     data = {"tensor": rows, "tuple": (rows, rows.double()), "mapping": {"a": rows, "b": rows}}[kind]
     drawn = []
@@ -236,7 +235,7 @@ def test_minibatches_are_addressed_by_seed_and_step(kind, resample):
 
     def draws(seed, disturb):
         drawn.clear()
-        f = ModuleObjective(network(), loss, data=data, batch_size=8, seed=seed, resample=resample)
+        f = ModuleObjective(network(), loss, data=data, batch_size=8, seed=seed)
         opt = DeComFL(f.x0(), rate=1.0, max_queries=200)
         for _ in range(30):
             batch = opt.ask()
@@ -248,7 +247,7 @@ def test_minibatches_are_addressed_by_seed_and_step(kind, resample):
     assert first == draws(1, 2) and first != draws(2, 1)
     assert all(len(set(rows)) == 8 and set(rows) <= set(range(n)) for rows in first)
     steps = [tuple(tuple(rows) for rows in first[i : i + 6]) for i in range(0, 180, 6)]
-    assert all(len(set(step)) == (1 if resample == "step" else 6) for step in steps)
+    assert all(len(set(step)) == 1 for step in steps)
     assert len(set(steps)) == 30
     counts = torch.bincount(torch.tensor([row for step in steps for row in step[0]]), minlength=n)
     assert int(counts.max()) <= 14 and int((counts == 0).sum()) <= 3
@@ -320,7 +319,6 @@ def test_what_is_no_objective_is_refused():
         ),
         (ValueError, r"ModuleObjective.x0\(\) makes", lambda: minimize(f, list(module.parameters()), max_queries=9)),
         (ValueError, "no parameter", lambda: ModuleObjective(nn.Tanh(), lambda m: 0.0)),
-        (ValueError, "'resample'|resample", lambda: objective(module, resample="epoch")),
         (ValueError, "batch_size needs data", lambda: ModuleObjective(module, len, batch_size=3)),
         (ValueError, "batch_size is 41", lambda: objective(module, batch_size=41)),
         (ValueError, "one number of rows", lambda: objective(module, (inputs, labels[:-1]))),
