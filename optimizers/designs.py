@@ -1,4 +1,4 @@
-"""Initial designs, as pure functions of their arguments and a seed."""
+"""Initial designs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Seed = int | np.random.Generator
 """An integer, or a NumPy generator to draw from."""
 
 RESOLUTION = 2**32
-"""Positions within a stratum are multiples of 1/RESOLUTION, so that no position is rounded into the next stratum."""
+"""Positions within a stratum are multiples of 1/RESOLUTION, so that none is rounded into the next stratum."""
 
 
 def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:

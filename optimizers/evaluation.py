@@ -1,4 +1,4 @@
-"""Evaluation of the user's objective at the points of a batch: conversions, exceptions, retries."""
+"""Evaluation of the user's objective: conversions, exceptions, retries."""
 
 from __future__ import annotations
 
@@ -37,15 +37,13 @@ class Evaluator:
     """Evaluates an objective at the points of a batch.
 
     A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Otherwise it must return a real
-    number, plain or in a one-element tensor or array; integers and booleans are allowed. Any other value (complex, a
-    string, a tensor that requires a gradient) is an error in the program and raises ``InvalidValueError``, a
-    ``TypeError`` and ``ValueError``, under every policy.
+    number, plain or in a one-element tensor or array; integers and booleans are allowed. Any other value, such as a
+    complex number or a tensor that requires a gradient, raises ``InvalidValueError`` under every policy.
 
     Attributes:
         fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d`` points
-            and returns q numbers. Where the variables have names (``Space``), a point is a dictionary, and q points
-            are a list. If it has a method ``evaluate_at(batch, i)``, as ``ModuleObjective`` has, that is called
-            instead.
+            and returns q numbers. If the variables have names (``Space``), a point is a dictionary, and q points are a
+            list of these. A method ``evaluate_at(batch, i)``, as ``ModuleObjective`` has, is called instead.
         numpy: whether points are NumPy arrays instead of tensors.
         batched: whether a batch is evaluated in one call.
         on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries`` times and
@@ -54,7 +52,7 @@ class Evaluator:
             level DEBUG; a result's ``nfail`` counts all.
         retries: the largest number of further evaluations of a point under ``"retry"``.
         name: the objective's name in messages.
-        traced: types and places of exceptions whose traceback has been logged, once each; evaluators may share the set.
+        traced: the types and places of exceptions whose traceback has been logged; evaluators may share the set.
     """
 
     fun: Callable[[Any], Any]
@@ -132,7 +130,7 @@ class Evaluator:
         Args:
             call: a call of ``calls``, or a future's ``result``.
             where: the query, for messages.
-            first: whether it is the first of a run, whose exception is taken for an error in the program and raised.
+            first: whether it is the first query of a run, whose exception is always raised.
 
         Raises:
             StopIteration: if the function raises it, which ends a run under every policy.

@@ -54,10 +54,9 @@ class FirstOrder:
         return float(self._rule.param_groups[0]["lr"])
 
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
-        """Takes a step from x; returns the new point, as a new tensor, and the learning rate of the step.
+        """Takes a step from x; returns the new point, a new tensor, and the learning rate of the step.
 
-        If numba is installed, steps of plain Adam in float64 on the CPU are compiled; they equal torch's up to
-        rounding.
+        If numba is installed, steps of plain Adam in float64 on the CPU are compiled and equal torch's up to rounding.
         """
         step_size = self.step_size
         if adam_step is not None and x.is_cpu and x.dtype == torch.float64 and self._is_plain_adam():
@@ -92,7 +91,7 @@ class FirstOrder:
         return torch.from_numpy(moved)
 
     def reset(self, scale: float = 1.0) -> None:
-        """Restarts the rule without moments, counts or schedule, at ``scale`` times the factory's learning rates."""
+        """Restarts the rule, with ``scale`` times the factory's learning rates."""
         self._rule = self._factory(self._parameter)
         self.rescale(scale)
 
@@ -100,16 +99,6 @@ class FirstOrder:
         """Sets the learning rates to ``scale`` times the factory's."""
         for group, rate in zip(self._rule.param_groups, self._rates, strict=True):
             group["lr"] = scale * rate
-
-    def mark(self) -> tuple[TorchOptimizer, dict[str, Any]]:
-        """The state of the rule, to which ``roll_back`` returns."""
-        return self._rule, _copied(self._rule.state_dict())
-
-    def roll_back(self, mark: tuple[TorchOptimizer, dict[str, Any]]) -> None:
-        """Undoes all steps and resets since the mark."""
-        self._rule, state = mark
-        self._parameter.data, self._parameter.grad = self._parameter.new_empty(0), None
-        self._rule.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         """The torch optimizer's own ``state_dict``."""
@@ -125,14 +114,3 @@ class FirstOrder:
         copied = FirstOrder(self._factory, self._parameter.detach())
         copied.load_state_dict(self.state_dict())
         return copied
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a ``state_dict``; ``copy.deepcopy`` takes ten times as long for small tensors."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if type(value) is dict:
-        return {name: _copied(v) for name, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_copied, value))
-    return value if value is None or isinstance(value, bool | int | float | str) else copy.deepcopy(value)

@@ -9,12 +9,15 @@ import multiprocessing
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tqdm import TqdmWarning, tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():  # without ipywidgets a notebook has a bar of text
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
 
 ProgressMode = Literal["auto"] | bool
 
@@ -33,8 +36,8 @@ class Progress:
 
     Under ``"auto"`` the main process shows a bar in notebooks, and on standard error if that is a terminal. A run under
     1 s leaves no trace: a notebook's bar appears only after that time, a terminal's is removed. Otherwise this module's
-    logger gets a line at level INFO at most every 30 s. True always shows a bar, which stays; False shows nothing. A
-    call only reads the clock unless a display is due. If the stream breaks, the bar ends and the run continues.
+    logger gets a line at level INFO at most every 30 s. True always shows a bar, which stays; False shows nothing. If
+    the stream breaks, the bar ends and the run continues.
 
     Args:
         mode: ``"auto"``, True or False.
@@ -84,12 +87,16 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._shown not in (None, self._now):
             self._show()
-        if self._bar is not None:
-            lasted = time.monotonic() - self._start >= DELAY
-            with contextlib.suppress(OSError):
-                _close(
-                    self._bar, stays=lasted or self.mode is True, whole=kind is not None or self._now[0] >= self.total
-                )
+        if (bar := self._bar) is None:
+            return
+        with contextlib.suppress(OSError):
+            notebook = hasattr(bar, "disp")
+            if not notebook:
+                stays = self.mode is True or time.monotonic() - self._start >= DELAY
+                bar.leave = None if stays else False  # None: if no other bar is above it
+            bar.close()
+            if notebook and kind is None and self._now[0] < self.total:
+                bar.disp(bar_style="info", check_delay=False)  # tqdm colours a bar that ends early as a failure
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -100,7 +107,8 @@ class Progress:
             self._due = now + REDRAW
             try:
                 if self._bar is None:
-                    self._bar = self._new_bar(now - self._start)
+                    self._bar = tqdm(total=self.total, initial=self._before, desc=self.name, unit=self.unit)
+                    self._bar.start_t = getattr(self._bar, "start_t", 0.0) - (now - self._start)
                 self._bar.n = done
                 self._bar.set_postfix_str(", ".join(filter(None, [value, count, f"{failures} failed"])))
             except OSError:
@@ -108,51 +116,17 @@ class Progress:
         else:
             self._due = now + LOG_EVERY
             steps = f"{done} of {self.total} {self.unit[:-1] + 'ies' if self.unit.endswith('y') else self.unit + 's'}"
-            told = filter(None, [steps, value, count, f"{failures} failed", self._time_left(now)])
-            logger.info("%s: %s", self.name, ", ".join(told))
-
-    def _time_left(self, now: float) -> str:
-        done = self._now[0]
-        if done <= self._before:
-            return ""
-        left = (self.total - done) * (now - self._start) / (done - self._before)
-        return f"{timedelta(seconds=round(left))} left"
-
-    def _new_bar(self, age: float) -> Any:
-        bar = _bar_class()(total=self.total, initial=self._before, desc=self.name, unit=self.unit)
-        bar.start_t = getattr(bar, "start_t", 0.0) - age
-        return bar
-
-
-def _bar_class() -> Callable[..., Any]:
-    if not _in_kernel():
-        return tqdm
-    with warnings.catch_warnings():  # without ipywidgets it is a bar of text
-        warnings.simplefilter("ignore", TqdmWarning)
-        from tqdm.auto import tqdm as kernel_tqdm
-    return kernel_tqdm
-
-
-def _close(bar: Any, *, stays: bool, whole: bool) -> None:
-    """Closes a bar, which stays visible or not.
-
-    tqdm colours a notebook's bar that ends early as a failure; unless ``whole``, it gets a neutral colour.
-    """
-    notebook = hasattr(bar, "disp")
-    if not notebook:
-        bar.leave = None if stays else False  # None: if no other bar is above it
-    bar.close()
-    if notebook and not whole:
-        bar.disp(bar_style="info", check_delay=False)
+            left = ""
+            if done > self._before:
+                seconds = (self.total - done) * (now - self._start) / (done - self._before)
+                left = f"{timedelta(seconds=round(seconds))} left"
+            logger.info("%s: %s", self.name, ", ".join(filter(None, [steps, value, count, f"{failures} failed", left])))
 
 
 def _watched_by() -> tuple[bool, bool]:
     """Whether this is a notebook's kernel, and whether standard error is a terminal; both False in child processes."""
     if multiprocessing.parent_process() is not None:
         return False, False
-    return _in_kernel(), sys.stderr is not None and sys.stderr.isatty()
-
-
-def _in_kernel() -> bool:
     loaded = "ipykernel" in sys.modules and "IPython" in sys.modules
-    return loaded and sys.modules["IPython"].get_ipython() is not None
+    kernel = loaded and sys.modules["IPython"].get_ipython() is not None
+    return kernel, sys.stderr is not None and sys.stderr.isatty()

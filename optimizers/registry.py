@@ -29,10 +29,10 @@ METHODS: dict[str, tuple[str, str]] = {
     "hiso": ("optimizers.methods.hiso.hiso", "HiSo"),
     "decomfl": ("optimizers.methods.hiso.hiso", "DeComFL"),
 }
-"""The module and the class of each method, by the method's name."""
+"""The module and the class of each method by its name."""
 
 FORMER = {"least_squares": "least_squares_gradient"}
-"""Former names of methods, with which checkpoints and published records go on being read."""
+"""Former names of methods, which checkpoints and published records may have."""
 
 
 def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
@@ -71,8 +71,7 @@ def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str
     if isinstance(given, type) and issubclass(given, base):
         return given
     if not isinstance(given, str):
-        article = "an" if base.__name__[0] in "AEIO" else "a"
-        raise TypeError(f"{kind} must be a name or {article} {base.__name__} subclass, got {given!r}")
+        raise TypeError(f"{kind} must be a name or a subclass of {base.__name__}, got {given!r}")
     if given not in known:
         raise ValueError(f"unknown {kind} {given!r}{nearest_name(given, known)}")
     module, name = known[given]

@@ -1,4 +1,4 @@
-"""A context manager that seeds torch's global generators."""
+"""Temporary seeding of torch's global generators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Seeds torch's global generators, and restores their states at the end of the block.
+    """Seeds torch's global generators in a block and restores their states at its end.
 
     Args:
         seed: seed of every generator.

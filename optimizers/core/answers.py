@@ -1,4 +1,4 @@
-"""The pending batches, and the values of their points that have been told."""
+"""Pending batches and the values received for their points."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from optimizers.core.options import check_integer
 
 @dataclass(frozen=True)
 class Answers:
-    """The values told so far for a batch, in order of arrival.
+    """The values received so far for a batch.
 
     Attributes:
         batch: the batch.
-        told: each point's index and its value, NaN for a failed query; with constraints the list f, c₁, …
+        told: the value of each point by its index, in order of arrival, NaN for a failed query; with constraints the
+            list f, c₁, …
     """
 
     batch: Batch
@@ -29,16 +30,16 @@ class Answers:
 
     @property
     def complete(self) -> bool:
-        """Whether all values are told."""
+        """Whether all values have been told."""
         return len(self.told) == len(self.batch)
 
     @property
     def missing(self) -> list[int]:
-        """The indices of the points whose values are not told yet."""
+        """The indices of the points without a value."""
         return [i for i in range(len(self.batch)) if i not in self.told]
 
     def rows(self, which: Sequence[int] | None) -> list[int]:
-        """Checks and returns the indices of the points whose values are told; None means all q.
+        """Checks and returns indices of points; None means all q.
 
         Raises:
             ValueError: if an index is out of range or told twice.
@@ -54,20 +55,18 @@ class Answers:
         return rows
 
     def with_values(self, rows: Sequence[int], values: Tensor) -> Answers:
-        """A copy that also holds the values of the points ``rows``, shape ``len(rows)``, or rows (f, c)."""
+        """Returns a copy that also has the values of the points ``rows``, shape ``len(rows)``, or rows (f, c)."""
         return Answers(self.batch, self.told | dict(zip(rows, values.tolist(), strict=True)))
 
     def values(self, like: Tensor) -> Tensor:
-        """The values of all points, shape ``q``, NaN where not told, with the dtype and device of ``like``.
+        """The values of all points, shape ``q``, NaN if missing, with the dtype and device of ``like``.
 
         With constraints these are rows (f, c), ``q x 1 + m``, NaN for a query that failed before m was known.
         """
         found = [self.told.get(i, math.nan) for i in range(len(self.batch))]
-        width = max((len(value) for value in found if isinstance(value, list)), default=0)
-        if width:
-            found = [
-                value if isinstance(value, list) and len(value) == width else [math.nan] * width for value in found
-            ]
+        if width := max((len(value) for value in found if isinstance(value, list)), default=0):
+            failed = [math.nan] * width
+            found = [value if isinstance(value, list) and len(value) == width else failed for value in found]
         return like.new_tensor(found)
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,10 +83,10 @@ class Answers:
 
 @dataclass(frozen=True)
 class Pending:
-    """The pending batches, the oldest first. The object is immutable; its methods return changed copies.
+    """The pending batches, the oldest first; immutable.
 
     Attributes:
-        answers: each batch with its values told so far.
+        answers: each batch with the values received so far.
     """
 
     answers: tuple[Answers, ...] = ()
@@ -103,11 +102,11 @@ class Pending:
 
     @property
     def untold(self) -> int:
-        """The number of points whose values are not told yet."""
+        """The number of points without a value."""
         return sum(len(answers.batch) - len(answers.told) for answers in self.answers)
 
     def of(self, batch: Batch) -> Answers:
-        """The values told so far for a batch.
+        """The values received so far for a batch.
 
         Raises:
             TypeError: if it is not a ``Batch``.
@@ -126,10 +125,10 @@ class Pending:
         raise ValueError(f"batch {batch.id} is not pending: batch {numbers} is")
 
     def matches(self, X: Tensor) -> tuple[list[tuple[Batch, list[int], list[int]]], list[int]]:
-        """Finds the points of pending batches among points in user units, ``n x d``, compared in X's dtype.
+        """Finds pending points among the rows of X, ``n x d`` in user units, compared in X's dtype.
 
         Returns:
-            Each batch with the indices of its points and of the equal rows of X, and the indices of all other rows.
+            For each batch found the indices of its points and of the rows that equal them; and all other rows' indices.
         """
         others, found = list(range(len(X))), []
         for answers in self.answers:
@@ -144,11 +143,11 @@ class Pending:
         return found, others
 
     def with_batch(self, batch: Batch) -> Pending:
-        """Adds a batch."""
+        """Returns a copy with a further batch."""
         return Pending((*self.answers, Answers(batch)))
 
     def updated(self, answers: Answers) -> Pending:
-        """Replaces the answers of a batch; a batch whose answers are complete is no longer pending."""
+        """Returns a copy with other answers of a batch, without the batches whose answers are complete."""
         newer = (answers if held.batch.id == answers.batch.id else held for held in self.answers)
         return Pending(tuple(held for held in newer if not held.complete))
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
-import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,7 +43,7 @@ def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, 
     """
     arrays = dict[str, np.ndarray]()
     described = {"kind": kind, "version": VERSION, "content": _encoded(dict(content), "", arrays)}
-    text = json.dumps(described, indent=1, allow_nan=False)
+    text = json.dumps(described, indent=1)
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zipfile.ZipInfo(CONTENT), text)
         for name, array in arrays.items():
@@ -87,8 +85,6 @@ def _encoded(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"type": "scalar", "member": _add(np.asarray(value), place, arrays)}
     if type(value) is np.ndarray:
         return {"type": "array", "member": _add(value, place, arrays)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"type": "float", "bits": struct.pack(">d", value).hex()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
@@ -106,8 +102,6 @@ def _decoded(value: Any, archive: zipfile.ZipFile) -> Any:
     if not isinstance(value, dict):
         return value
     kind = value["type"]
-    if kind == "float":
-        return struct.unpack(">d", bytes.fromhex(value["bits"]))[0]
     if kind == "tuple":
         return tuple(_decoded(item, archive) for item in value["items"])
     if kind in ("dict", "OptimizeResult"):

@@ -1,4 +1,4 @@
-"""A batch of query points: a base point plus scaled directions given by their addresses, made dense only on request."""
+"""A batch of query points, stored as a base point and addressed directions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
 
 SMALL = 1 << 14
-"""Blocks of at most this many numbers are made at once, in fewer calls and with the same bits as row by row."""
+"""Up to this many numbers are computed in one block, which is faster than row by row and gives the same bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Batch:
         return (x for _, x in self.each(range(len(self))))
 
     def each(self, which: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-        """Yields (i, point i) for the given indices; points are made in blocks of at most ``CHUNK`` numbers."""
+        """Yields (i, point i) for the given indices, computed in blocks of at most ``CHUNK`` numbers."""
         rows = CHUNK // self.dimension
         if rows < 2:
             yield from ((i, self.point(i)) for i in which)
@@ -100,10 +100,10 @@ class Batch:
         return self._move(self.base[part].clone(), i, start)
 
     def write_point(self, i: int | None, out: Tensor, start: int = 0) -> Tensor:
-        """Overwrites ``out`` with coordinates ``start``, ``start + 1``, … of point i in user coordinates; returns it.
+        """Overwrites ``out`` with coordinates of point i in user coordinates, and returns it.
 
-        This sets a module's parameters tensor by tensor. Temporaries have the size of a few chunks; there are none if
-        ``out`` has the base's dtype (float32 or wider) and device and the batch has no domain.
+        Temporaries have the size of a few chunks; there are none if ``out`` has the base's dtype (float32 or wider) and
+        device and the batch has no domain.
 
         Args:
             i: index of the point; None: the base.
@@ -135,7 +135,7 @@ class Batch:
         return z
 
     def points(self, which: Sequence[int] | None = None) -> Tensor:
-        """All points, or those with the given indices, in user coordinates, a new tensor of shape ``q x d``."""
+        """The points with the given indices (None: all) in user coordinates, a new tensor of shape ``q x d``."""
         chosen = list(range(len(self)) if which is None else which)
         if self.explicit is not None:
             return self._to_user(self.explicit[chosen])
@@ -167,7 +167,7 @@ class Batch:
     def combine(self, coefficients: Tensor) -> Tensor:
         """The sum Σᵢ cᵢ H^(−1/2) uᵢ over the points' directions, shape ``d``; NaN if a coefficient is not finite.
 
-        Directions are added one at a time, without a ``q x d`` temporary, and skipped if their coefficient is 0.
+        In high dimension directions are added one at a time, without a ``q x d`` temporary.
         """
         directions = self._drawn_from()
         if not bool(torch.isfinite(coefficients).all()):
@@ -192,13 +192,9 @@ class Batch:
         return self.directions
 
     def same_as(self, other: Batch) -> bool:
-        """Whether both batches have the same number and bitwise the same points from the same directions."""
-        if self is other:
-            return True
-        if (self.id, self.addresses, self._origin()) != (other.id, other.addresses, other._origin()):
-            return False
-        tensors = ("scales", "base", "explicit", "metric")
-        return all(_equal(getattr(self, name), getattr(other, name)) for name in tensors)
+        """Whether both batches have the same number and bitwise the same points."""
+        mine, theirs = ((batch.id, len(batch), batch.base.dtype, batch.base.device) for batch in (self, other))
+        return self is other or (mine == theirs and all(map(torch.equal, self, other)))
 
     def _origin(self) -> dict[str, Any] | None:
         """The arguments of the directions, by name."""
@@ -207,7 +203,7 @@ class Batch:
         return {"seed": u.seed, "d": u.d, "distribution": u.distribution, "generator": u.generator}
 
     def state_dict(self) -> dict[str, Any]:
-        """The batch without its domain, as tensors and plain values."""
+        """The batch as tensors and plain values, without its domain."""
         tensors = {name: getattr(self, name) for name in ("base", "scales", "metric", "explicit", "info")}
         addresses = [list(address) for address in self.addresses]
         return {"id": self.id, "addresses": addresses, "directions": self._origin(), **save(tensors)}
@@ -235,11 +231,3 @@ class Batch:
             domain=domain,
             **{name: load(None, state[name], device) for name in ("base", "scales", "explicit", "info")},
         )
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, GroupDiagonal):
-        return isinstance(b, GroupDiagonal) and a.same_as(b)
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
-    return a is b

@@ -26,8 +26,8 @@ SEARCH_WIDTH = 10.0
 class Domain:
     """A box and the coordinates in which it is searched.
 
-    A point z in search coordinates is the point x = origin + unit ∘ z in user coordinates, or x = z without a unit. For
-    a variable with ``log``, this formula gives log10 x. Integers are rounded after that.
+    The point z in search coordinates is x = origin + unit ∘ z in user coordinates, or x = z without a unit. For a
+    variable with ``log`` this formula gives log10 x. Integers are rounded last.
 
     Attributes:
         lower: lower bounds in user units, shape ``d``; −inf for no bound.
@@ -116,14 +116,14 @@ class Domain:
         return x if self.unit is None else (x - self.origin) / self.unit
 
     def relaxed(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """The user coordinates ``start:stop`` of points whose search coordinates are z, with integers not rounded."""
+        """Like ``to_user``, without rounding integers and projecting onto the box."""
         part = slice(start, stop)
         if self.unit is not None:
             z = self.origin[part] + self.unit[part] * z
         return z if self.decades is None else torch.where(self.decades[part], 10.0**z, z)
 
     def to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """The user coordinates ``start:stop`` of points whose search coordinates ``start:stop`` are z."""
+        """The user coordinates of points with search coordinates z; z may have the coordinates ``start:stop`` only."""
         part, x = slice(start, stop), self.relaxed(z, start, stop)
         x = x if self.integers is None else torch.where(self.integers[part], x.round(), x)
         return torch.clamp(x, self.lower[part], self.upper[part]) if self.confine else x
@@ -134,7 +134,7 @@ class Domain:
         return unit if self.decades is None else torch.where(self.decades, unit * x * math.log(10.0), unit)
 
     def description(self) -> list[Any]:
-        """The bounds and, where there is a space, its other properties, as plain values."""
+        """The bounds and a space's other properties as plain values."""
         sides = [self.lower.tolist(), self.upper.tolist()]
         return sides if self.space is None else [*sides, self.space.description()]
 
@@ -187,7 +187,7 @@ def check_within(x0: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]
 
 
 def middle(bounds: Any) -> Tensor:
-    """The middle of a box, shape ``d``: a coordinate with an infinite bound has the finite one, or 0."""
+    """The middle of a box, shape ``d``; for a coordinate with an infinite bound it is the finite bound, or 0."""
     d = max(np.size(bounds.lb), np.size(bounds.ub)) if isinstance(bounds, Bounds) else len(bounds)
     like = bounds if isinstance(bounds, Tensor) and bounds.is_floating_point() else torch.empty(0, dtype=torch.float64)
     lower, upper = parse_box(bounds, like.new_empty(d))
@@ -201,13 +201,13 @@ def check_rescalable(lower: Tensor, upper: Tensor) -> None:
     if infinite:
         j = infinite[0]
         raise ValueError(
-            f"rescale=True needs a finite box, and coordinate {j} has the bounds [{lower[j].item()}, "
-            f"{upper[j].item()}]; leave it out, and each finite side is rescaled"
+            f"rescale=True needs a finite box, but coordinate {j} has the bounds [{lower[j].item()}, "
+            f"{upper[j].item()}]; without rescale=True, the variables with finite bounds are rescaled"
         )
 
 
 def _hint(lower: np.ndarray, upper: np.ndarray, x0: np.ndarray) -> str:
-    """A hint for two pairs that contain x0 if they are read as a row of lower and a row of upper bounds."""
+    """A hint for two pairs that contain x0 when read as a row of lower and a row of upper bounds."""
     if x0.size != 2:
         return ""
     (low, high), (other_low, other_high) = zip(lower, upper, strict=True)

@@ -1,4 +1,4 @@
-"""Helpers with which results are shown: axes, data frames, lines of text."""
+"""Helpers that display results: axes, data frames, lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 3
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """Returns ``ax``, or axes of a new figure if it is None; pyplot's current figure stays current."""
+    """Returns ``ax``, or axes of a new figure if it is None; pyplot's current figure does not change."""
     if ax is not None:
         return ax
     from matplotlib import pyplot as plt
@@ -25,7 +25,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def mark_failures(ax: Axes, at: Any, label: str) -> None:
-    """Marks failed queries, which have no value, on the horizontal axis at the positions ``at``."""
+    """Marks failures on the horizontal axis at the positions ``at``."""
     if len(at):
         ax.plot(
             at, [0.0] * len(at), "x", color="tab:red", transform=ax.get_xaxis_transform(), clip_on=False, label=label
@@ -46,7 +46,7 @@ def import_pandas() -> ModuleType:
 
 
 def in_one_line(value: Any) -> str:
-    """A value in one line; vectors are shown by their first entries, line breaks in strings become blanks."""
+    """The value as one line of text: the first entries of a vector, and blanks for line breaks in a string."""
     if not hasattr(value, "shape"):
         return " ".join(str(value).split())
     dtype = str(value.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The feasibility of a constrained run's queries: tolerances, the best feasible one, and what a result says of it."""
+"""The feasibility of a constrained run's queries, and the entries about constraints in its result."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ FEASIBILITY_TOL = 1e-6
 
 @dataclass(frozen=True)
 class Feasibility:
-    """The feasibility of a constrained run's queries; a change makes another object.
+    """The feasibility of a constrained run's queries; immutable.
 
-    The relative violation of a component is its violation over its scale, which is its first distance from a bound that
-    is not 0: multiplying a constraint by a number changes nothing. A query is feasible if no relative violation exceeds
-    the tolerance.
+    The relative violation of a component is its violation divided by its scale, the component's first nonzero distance
+    from a bound. It does not depend on the units of the constraint. A query is feasible if no relative violation
+    exceeds the tolerance.
 
     Attributes:
         sizes: the numbers of components of the evaluated constraints; None before the first query that gave them.
         scales: the scale of each component, shape ``m``; 0 before it is known.
-        violations: the largest violation of each query, in the order in which they came, NaN for a failed one.
-        best: f at the best feasible query and the query's place; ``best_c``: c there, shape ``m``.
-        least: the least of the largest relative violations of a query that succeeded.
-        x: that query, shape ``d``; ``y``: f there; ``c``: c there.
+        violations: the largest violation of each query, in order of arrival, NaN for a failed one.
+        best: f at the best feasible query, the number of its batch and its index there.
+        best_c: c at that query, shape ``m``.
+        least: the least relative violation (the largest of its components) of a successful query.
+        x: the query of this least violation, shape ``d``.
+        y: f at x.
+        c: c at x, shape ``m``.
     """
 
     sizes: tuple[int, ...] | None = None
@@ -54,19 +57,19 @@ class Feasibility:
         retries: int,
         tolerance: float,
     ) -> tuple[Tensor, Tensor, Feasibility]:
-        """Takes further queries.
+        """Adds queries.
 
         Args:
             known: the constraints.
             values: f and c of each query, see ``ConstraintSet.parse``.
             points: the queries in user units, ``q x d``.
-            places: their places; of equal values that of the first place is the best.
-            retries: the failed queries beyond these.
+            places: the batch number and index of each query; among equal values the smallest is the best.
+            retries: the number of further failed evaluations.
             tolerance: the largest relative violation of a feasible query.
 
         Returns:
-            (f, c) of each query, ``q x 1 + m``; f, shape ``q``, inf where it is infeasible, NaN where it failed; and
-            the feasibility of these and earlier queries.
+            (f, c) of each query, ``q x 1 + m``; f, shape ``q``, inf if infeasible, NaN if failed; and the feasibility
+            of these and earlier queries.
         """
         rows, sizes = known.parse(values, len(places), self.sizes)
         totals, none = rows[:, 0].clone(), (math.nan,) * retries
@@ -94,7 +97,7 @@ class Feasibility:
         return rows, totals, new
 
     def relative(self, known: ConstraintSet, c: np.ndarray) -> np.ndarray:
-        """The largest relative violation of values c, ``... x m``."""
+        """The largest relative violation of values c, ``... x m``, shape ``...``."""
         assert self.sizes is not None and self.scales is not None
         scales = np.where(self.scales.numpy() > 0.0, self.scales.numpy(), 1.0)
         worst: np.ndarray = (known.sides(self.sizes).violations(c) / scales).max(axis=-1, initial=0.0)
@@ -117,7 +120,7 @@ class Feasibility:
             record: the record of the run.
             multipliers: the multiplier of each component, shape ``m``; None: unknown.
             tolerance: the largest relative violation of a feasible query.
-            expected: the constraints' posterior means at the result's x, shape ``m``; None: x is a query as observed.
+            expected: the constraints' posterior means at the result's x, shape ``m``; None: use the observed values.
         """
         if len(self.violations) == len(record.places):
             order = sorted(range(len(record.places)), key=record.places.__getitem__)

@@ -40,10 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(path: Path) -> None:
-    """Flushes a file's folder to the disk; otherwise a power cut may bring an older file back.
-
-    Systems that cannot open or synchronise folders are ignored.
-    """
+    """Flushes a file's folder to the disk, where the system can, so that a renaming survives a power cut."""
     with suppress(OSError):
         folder = os.open(path.absolute().parent, os.O_RDONLY)
         try:
@@ -53,14 +50,15 @@ def _sync_folder(path: Path) -> None:
 
 
 def _named(error: OSError, path: Path) -> OSError:
-    """The error with a path, which a device's error lacks."""
+    """Adds the path to a device's error."""
     return OSError(error.errno, os.strerror(error.errno or 0), str(path))
 
 
 class GrowingFile:
-    """An append-only file with the size and SHA-256 of its content.
+    """An append-only file that knows the size and SHA-256 of its content.
 
-    Bytes beyond that size, such as a partly written line, are ignored on reading and cut off by the next append.
+    Bytes beyond that size, such as those of an interrupted append, are ignored on reading and cut off by the next
+    append.
 
     Args:
         path: the file; the first append creates or overwrites it.
@@ -86,7 +84,7 @@ class GrowingFile:
         """Appends bytes and flushes them to the device.
 
         Raises:
-            OSError: if they cannot be written, with the path; the content then stays as it was.
+            OSError: if they cannot be written, with the path; the content does not change.
         """
         try:
             with self.path.open("r+b" if self.size else "wb") as file:
@@ -106,7 +104,7 @@ class GrowingFile:
 
     @classmethod
     def opened(cls, path: str | os.PathLike[str], size: int, sha256: str) -> tuple[Self, bytes]:
-        """Opens an existing file, of which only the first ``size`` bytes count; returns it and these bytes.
+        """Opens an existing file whose content is its first ``size`` bytes; returns it and the content.
 
         Raises:
             OSError: if it cannot be read.
@@ -126,8 +124,7 @@ def save_tensors(value: Any, file: BinaryIO) -> str:
     """Writes a value by ``torch.save``; returns the SHA-256 in hexadecimal.
 
     Raises:
-        OSError: if the file cannot be written, e.g. on a full disk. ``torch.save`` alone would raise a ``RuntimeError``
-            about positions.
+        OSError: if the file cannot be written; ``torch.save`` alone raises a ``RuntimeError``.
     """
     written = _Written(file)
     try:
@@ -153,7 +150,7 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: in
 
 
 class _Written(io.RawIOBase):
-    """A file wrapper that keeps the SHA-256 of what is written, and the error of a failed write."""
+    """A file that computes the SHA-256 of its content and keeps the error of a failed write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -173,7 +170,7 @@ class _Written(io.RawIOBase):
 
 
 def read_state(path: str | os.PathLike[str], form: int) -> dict[str, Any]:
-    """The state in a file of ``write_state``, on the CPU.
+    """Reads the state in a file of ``write_state``; tensors are on the CPU.
 
     Raises:
         OSError: if the file cannot be read.

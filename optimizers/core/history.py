@@ -1,4 +1,4 @@
-"""Evaluations made outside a run: parses them, and selects those that belong to the run's problem."""
+"""Evaluations that were made outside a run."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class History:
     """Evaluations of the objective that were made outside the run.
 
     Attributes:
-        X: the points in user units, ``n x d``, inside the bounds or not.
+        X: the points in user units, ``n x d``; they may lie outside the bounds.
         y: f at the points, shape ``n``. NaN and ±inf mark failed evaluations.
-        yvar: the noise variances of the values, one number or shape ``n``, in f's units squared. None: unknown.
-        c: the values of the constraints that are evaluated with f, ``n x m``, in the order of the run's constraints.
+        yvar: the noise variances of the values, one number or shape ``n``, in f's units squared; None: unknown.
+        c: the values of the constraints that are evaluated with f, ``n x m``, in the order of the run's constraints;
             NaN: unknown.
     """
 
@@ -48,7 +48,7 @@ class History:
         """Converts evaluations to tensors on the device of ``like``, with y and yvar in float64.
 
         Args:
-            given: a history, or its attributes as a tuple; instead of c, y may hold rows (f, c).
+            given: a history, or a tuple of its attributes; instead of c, y may hold rows (f, c).
             like: a point, shape ``d``, with the dtype and device for X.
             known: the constraints of the run, or None.
             sizes: the number of components of each constraint that is evaluated with f, if known.
@@ -113,7 +113,7 @@ def _rows(y: Any, c: Any, n: int) -> Tensor:
 
 
 def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | None) -> Tensor:
-    """Returns a point with the run's dimension, dtype and device: x0, the middle of the box, or the first given point.
+    """Returns a point with the run's dimension, dtype and device: x0, the middle of the box, or the history's first.
 
     Raises:
         ValueError: if none of these exists.
@@ -130,7 +130,7 @@ def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | N
 
 @dataclass(frozen=True, eq=False)
 class DataAtHand:
-    """Evaluations from outside that are in the run's record, and that its model uses.
+    """Evaluations from outside that a run's model uses.
 
     Attributes:
         points: the points in search coordinates, ``n x d``.
@@ -153,7 +153,10 @@ def entered(
     feasibility: Feasibility | None,
     tolerance: float,
 ) -> tuple[History, DataAtHand, Feasibility | None]:
-    """Selects the evaluations that belong to the problem, and computes their totals and feasibility.
+    """Selects the evaluations that belong to a run's problem, and computes their totals and feasibility.
+
+    These are the ones in which variables with equal bounds have the fixed value, and variables with ``log`` are
+    positive.
 
     Args:
         given: the evaluations.
@@ -164,8 +167,7 @@ def entered(
         tolerance: the largest relative violation of a feasible point.
 
     Returns:
-        The evaluations that belong to the problem: variables that equal bounds fix have the fixed value, and variables
-        with ``log`` are positive. The same evaluations as data of the run. The feasibility, updated with them.
+        The selected evaluations, the same as data of the run, and the updated feasibility.
 
     Raises:
         ValueError: if an integer variable has a value that is not whole.

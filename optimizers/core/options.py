@@ -50,13 +50,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
-    """Applies ``check`` unless the value is None.
-
-    Example::
-
-        self.radius = optional(positive, "radius", radius)
-        self.window = optional(check_integer, "window", window, 2)
-    """
+    """Applies ``check`` unless the value is None, as in ``optional(check_integer, "window", window, 2)``."""
     return None if value is None else check(name, value, *limits)
 
 
@@ -70,7 +64,7 @@ def option_names(cls: type) -> set[str]:
 
 
 def take_options(kind: type[Checked], options: dict[str, Any]) -> Checked:
-    """Makes a dataclass of options from those of its names that are in ``options``, and removes them there."""
+    """Makes a dataclass from the options of its names, which are removed from ``options``."""
     return kind(**{name: options.pop(name) for name in option_names(kind) & options.keys()})
 
 
@@ -95,7 +89,7 @@ def check_takes(name: str, function: Any, *arguments: str) -> None:
 
 
 def refuse_unknown(cls: type, unknown: Iterable[str]) -> None:
-    """Raises ``TypeError`` for an unknown option, with the nearest name or the class's hint in ``option_hints``."""
+    """Raises ``TypeError`` for the first unknown option, with the nearest name or a hint of ``option_hints``."""
     hints = getattr(cls, "option_hints", {})
     for name in unknown:
         raise TypeError(f"{cls.__name__} has no option {name!r}{nearest_name(name, option_names(cls), hints)}")
@@ -108,12 +102,12 @@ def refuse_misspelt(
     options: Iterable[str],
     elsewhere: Mapping[str, str],
 ) -> None:
-    """Raises ``TypeError`` for unknown options that resemble one of the function's own arguments.
+    """Raises ``TypeError`` for an unknown option that has a hint, or that resembles one of the function's arguments.
 
     Args:
         function: the function that was called.
-        own: its own arguments by name.
-        known: the options that it passes on.
+        own: the names of its arguments.
+        known: the names of options that it passes on.
         options: the options that it was given.
         elsewhere: hints for arguments of similar functions, by name.
     """
@@ -162,7 +156,7 @@ def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
 
 
 def prox_description(prox: Any) -> str | None:
-    """The class name of a prox and, for a dataclass such as ``L1``, its numbers: the identity of a prox in states."""
+    """A text that identifies a prox in states: its class and, for a dataclass such as ``L1``, its numbers."""
     if prox is None:
         return None
     fields = dataclasses.fields(prox) if dataclasses.is_dataclass(prox) else ()

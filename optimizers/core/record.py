@@ -1,4 +1,4 @@
-"""The record of a run: its counts, its best point, and an entry for each query."""
+"""The record of a run: counts, the best point, and an entry for each query."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Record:
         keep_values: bool = True,
         keep_points: bool = False,
     ) -> None:
-        """Adds queries of a batch. Among equal totals the point asked first is the best, in any order of arrival.
+        """Adds queries of a batch. Among equal totals the point asked first is the best, whatever the order of arrival.
 
         Args:
             batch: the batch.
@@ -72,9 +72,9 @@ class Record:
             values: f at these points, shape ``k``, NaN for a failed query.
             totals: f + ψ at these points, shape ``k``; inf at an infeasible point, NaN for a failed query.
             retries: the number of failed evaluations beyond k.
-            track_best: whether the best point is kept.
-            keep_values: whether the values are kept.
-            keep_points: whether the points are kept.
+            track_best: whether to keep the best point.
+            keep_values: whether to keep the values.
+            keep_points: whether to keep the points.
         """
         searching = not batch.info.get("design", False)
         self.searched = self.searched or searching
@@ -113,11 +113,11 @@ class Record:
         self.places.append(place)
 
     def mark(self) -> dict[str, Any]:
-        """The present extent of the record, to which ``roll_back`` returns."""
+        """The counts and lengths to which ``roll_back`` returns."""
         return {name: len(value) if isinstance(value, list) else value for name, value in vars(self).items()}
 
     def roll_back(self, mark: dict[str, Any]) -> None:
-        """Removes everything that was added since the mark."""
+        """Undoes all additions since the mark."""
         for name, value in mark.items():
             entries = getattr(self, name)
             if isinstance(entries, list):

@@ -43,7 +43,7 @@ def _arctan(z: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 LOSSES = {"linear": _linear, "soft_l1": _soft_l1, "huber": _huber, "cauchy": _cauchy, "arctan": _arctan}
-"""SciPy's loss functions: z of shape ``m`` to ρ(z), ρ'(z) and ρ''(z)."""
+"""SciPy's loss functions by name; each returns ρ(z), ρ'(z) and ρ''(z) for z of shape ``m``."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Loss:
 
     @property
     def group(self) -> Group:
-        """The residuals as a constraint without bounds, evaluated together with F."""
+        """The residuals as a constraint without bounds, which is evaluated together with F."""
         return Group(self.cost, np.array([-math.inf]), np.array([math.inf]))
 
     def cost(self, r: np.ndarray) -> float:
@@ -86,7 +86,7 @@ class Loss:
         return slope * r, slope + 2.0 * curvature * (r / self.f_scale) ** 2
 
     def __str__(self) -> str:
-        """The text that identifies the loss in checkpoints."""
+        """A text that identifies the loss in checkpoints."""
         name = getattr(self.loss, "__qualname__", type(self.loss).__name__) if callable(self.loss) else self.loss
         return f"{name}({self.f_scale!r})"
 
@@ -94,7 +94,7 @@ class Loss:
 def described_least_squares(
     result: dict[str, Any], loss: Loss, r: Tensor | None, jac: Tensor | None, domain: Domain | None
 ) -> dict[str, Any]:
-    """Converts a result to one with the entries of ``scipy.optimize.least_squares``; see ``optimizers.least_squares``.
+    """Converts a result's entries to those of ``scipy.optimize.least_squares``; see ``optimizers.least_squares``.
 
     Args:
         result: the entries of the run's result, where ``fun`` is the cost.

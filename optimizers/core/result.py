@@ -1,4 +1,4 @@
-"""The result of a run: shown, drawn, saved and loaded."""
+"""The result of a run, which prints, plots, saves and loads."""
 
 from __future__ import annotations
 
@@ -35,48 +35,47 @@ class Estimate(NamedTuple):
 
 
 class Result(OptimizeResult):
-    """The result of a run, or of the run so far: scipy's ``OptimizeResult`` with printing, plotting and saving.
+    """The result of a run, or of the run so far: SciPy's ``OptimizeResult`` with printing, plotting and saving.
 
-    It is made from a mapping of its entries. Its arrays are NumPy's if the run was made with NumPy arrays, tensors
-    otherwise.
+    Its vectors are NumPy arrays if the run was made with arrays, otherwise tensors.
 
-    **Noisy values.** If values are noisy, the query of the least value is a lucky one. A method with a Gaussian process
-    then gives as ``x`` the query of least posterior mean in its last window, as ``fun`` that mean, and as ``fun_std``
-    its standard deviation, which ignores the uncertainty of hyperparameters. Values are noisy for
-    ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``TuRBO`` with ``noisy=True``, and for
-    ``SurrogateTrustRegion`` also if it has detected noise. In every other run ``x`` and ``fun`` are the best query and
-    its value, and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use the values
-    as told. With constraints, ``x`` is the query of least posterior mean among those at which the posterior means of
-    the constraints are feasible, and ``constr``, ``maxcv`` and ``success`` refer to these means.
+    **Noisy values.** If values are noisy, the least value is too low by chance. A method with a Gaussian process then
+    returns as ``x`` the query of least posterior mean in its last window, as ``fun`` this mean, and as ``fun_std`` its
+    standard deviation, which ignores the uncertainty of hyperparameters. With constraints, the constraints' posterior
+    means must be feasible there; ``constr``, ``maxcv`` and ``success`` refer to these means. Values count as noisy for
+    ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``SurrogateTrustRegion`` also if it detects
+    noise, and for ``TuRBO`` with ``noisy=True``. In every other run ``x`` and ``fun`` are the best query and its value,
+    and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use observed values.
 
     Attributes:
-        x: the best point, shape ``d``, or for noisy values that of least posterior mean; x0 before the first success.
+        x: the best point, shape ``d``, or the point of least posterior mean; x0 before the first success.
         fun: f + ψ at x, or its posterior mean.
         fun_std: the standard deviation of ``fun``; 0 if it is a value.
         best_x: the query of the least value, shape ``d``; x0 before the first success.
         best_fun: f + ψ there.
         nfev: the number of queries, failed ones and retries included.
-        nit: the number of batches whose values are all told.
+        nit: the number of complete batches.
         nfail: the number of failed queries.
-        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 5 all integer points evaluated, 98
-            interrupted, 99 callback or function, −1 running.
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 5 all integer points evaluated,
+            98 interrupted, 99 callback or function, −1 running.
         success: whether the run ended as planned; False if fewer than two queries succeeded, all values are equal, or
             the iterate never moved.
         message: why it ended.
-        stop_reason: the same as a ``StopReason``; None while running.
+        stop_reason: the ``StopReason``; None while running.
         history: for the queries in the order asked: ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, if
             points were stored, ``x``, ``queries x d``.
 
     A run whose variables have names (``Space``) also has ``params``, the values of x by name.
 
-    A run with constraints has these too. Its x is the best feasible query, or, if there is none, the one of the least
-    violation relative to each constraint's first distance from its bound, and then ``success`` is False.
+    A run with constraints has further attributes. Its x is the best feasible query or, if there is none, the query of
+    least relative violation; then ``success`` is False. Violations are relative to each constraint's first distance
+    from its bound.
 
     Attributes:
         constr_violation, maxcv: the largest violation of a constraint at x, in the constraint's units.
         constr: the constraints' values at x, shape ``m``, in the order given.
-        multipliers: λ at x by the models, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 but for the bounds' part. λ is at least 0 at an
-            upper bound of the constraint, and at most 0 at a lower one.
+        multipliers: λ at x by the models, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 in the variables that are not at a bound. λ is
+            at least 0 at an upper bound of the constraint, and at most 0 at a lower one.
         active: whether each constraint is at a bound, violated, or has a multiplier, shape ``m``.
         history: also ``maxcv``, the largest violation of each query.
     """
@@ -115,7 +114,7 @@ class Result(OptimizeResult):
     def to_dataframe(self) -> pandas.DataFrame:
         """A data frame with a row for each query, in the order asked; the index is the query's number, from 1.
 
-        The columns are y, best_y, failed and, if points were stored, the variables by name, or x0 to x(d-1).
+        The columns are y, best_y, failed and, if points were stored, the variables by name, or x0, x1, ….
 
         Raises:
             ImportError: if pandas is not installed.
@@ -145,16 +144,13 @@ class Result(OptimizeResult):
         return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Saves the result exactly, without pickling; ``load`` reads it.
-
-        The file is a zip archive of JSON and npy files, which ``numpy.load`` opens too.
+        """Saves the result exactly, without pickling, in a zip archive of JSON and npy files that ``numpy.load`` opens.
 
         Args:
             path: the file; no suffix is added.
 
         Raises:
-            TypeError: for an entry that is not a tensor, array, plain value or a nest of these; an existing file is
-                unchanged.
+            TypeError: for an entry that is not a tensor, array, plain value or a nest of these.
         """
         save_archive(path, "Result", self)
 

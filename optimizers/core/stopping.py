@@ -15,7 +15,7 @@ FIRST_FAILURES = 1500
 """The limit of ``"auto"``: if 0.2% of the box is feasible, 1500 uniform points hit it with probability 95%."""
 
 FEW = 0.1
-"""If the best value does not fall and a smaller share of the values is distinct, ``stood_still`` reports the run."""
+"""``stood_still`` reports a run without improvement if a smaller share of its values is distinct."""
 
 
 class StopReason(StrEnum):
@@ -75,10 +75,10 @@ def describe(
     max_failures: MostFailures,
     follows_estimates: bool,
 ) -> dict[str, Any]:
-    """The entries status, success, message and stop_reason of a run's ``OptimizeResult``.
+    """The entries status, success, message and stop_reason of a run's result.
 
-    A run succeeds if it reaches its target. It also succeeds if it stagnates, or spends its budget or time without
-    having a target, provided that at least two queries succeeded (x0's is one, as a rule) and ``stood_still`` finds
+    A run succeeds if it reaches its target. It also succeeds if it stagnates, has evaluated all integer points or,
+    without a target, spends its budget or time, provided that at least two queries succeeded and ``stood_still`` finds
     nothing.
 
     Args:
@@ -116,11 +116,11 @@ def describe(
 
 
 def stood_still(record: Record, follows_estimates: bool) -> str:
-    """A sentence for the message if the run seems to have done nothing; otherwise empty.
+    """A sentence for the message if the run made no progress; otherwise empty.
 
     That is the case if all values are equal; if fewer than the share ``FEW`` of them are distinct and none improved on
-    the start and initial design; or if the iterate of a method that follows estimates never moved, because they were 0
-    or lost in rounding. A run that only evaluated its design is not judged, nor are values that were not kept.
+    the initial design; or if the iterate of a method that follows estimates never moved. A run that only evaluated its
+    design is not judged.
     """
     values = [value for value in record.values if not math.isnan(value)]
     distinct = len(set(values))

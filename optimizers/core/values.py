@@ -1,4 +1,4 @@
-"""Checks and conversions of points and values from users."""
+"""Checks and conversions of users' points and values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 class InvalidValueError(TypeError, ValueError):
-    """A value that no objective should return: an error in the program, not a failed query."""
+    """Raised for a value that is an error in the program, not a failed query."""
 
 
 def parse_point(x0: Any, name: str = "x0") -> Tensor:
-    """A point as a new floating tensor of shape ``d``; integers become float64.
+    """Converts a point to a new floating tensor of shape ``d``; integers become float64.
 
     Args:
         x0: the point.
@@ -35,7 +35,7 @@ def parse_point(x0: Any, name: str = "x0") -> Tensor:
 
 
 def parse_values(values: Any, count: int) -> Tensor:
-    """The values of a batch as a float64 tensor of shape ``q``, with NaN for values that are not finite.
+    """Converts the values of a batch to a float64 tensor of shape ``q``, with NaN for values that are not finite.
 
     Args:
         values: real numbers of shape ``q`` or ``q x 1``, or, if q = 1, one number in any shape. Integers and booleans
@@ -43,8 +43,7 @@ def parse_values(values: Any, count: int) -> Tensor:
         count: q.
 
     Raises:
-        InvalidValueError: for another shape, complex or non-numeric values, and tensors that require a gradient, whose
-            graph would grow with the run.
+        InvalidValueError: for another shape, complex or non-numeric values, and tensors that require a gradient.
     """
     plain = _plain(values, count)
     if plain is not None:
@@ -72,7 +71,7 @@ def parse_numbers(values: Any, count: int) -> list[float]:
 
 
 def _plain(values: Any, count: int) -> list[float] | None:
-    """A fast path for Python floats, the most frequent case (a tenth of the time); None for anything else."""
+    """A fast path for Python floats; None for anything else."""
     given = [values] if type(values) is float else values
     if type(given) is not list or len(given) != count or any(type(v) is not float for v in given):
         return None
@@ -87,7 +86,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
-    """Numbers of any shape as a floating tensor without a gradient; integers become float64.
+    """Converts numbers of any shape to a floating tensor without a gradient; integers become float64.
 
     Args:
         name: their name in messages.

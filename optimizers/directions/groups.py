@@ -157,11 +157,6 @@ class GroupDiagonal:
         """The slice as a dense vector, shape ``stop - start``."""
         return self.groups.expand(self.values, self.start, self.start + len(self))
 
-    def same_as(self, other: GroupDiagonal) -> bool:
-        """Whether both have the same numbers, group by group."""
-        mine, theirs = ((g.groups.fingerprint, g.start, len(g)) for g in (self, other))
-        return mine == theirs and self.dtype == other.dtype and torch.equal(self.values, other.values)
-
     def state_dict(self) -> dict[str, Any]:
         """The whole diagonal, not the slice, as tensors."""
         labels, ends = self.groups.labels, self.groups._ends

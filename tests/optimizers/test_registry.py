@@ -9,7 +9,7 @@ from optimizers.testing import quadratic, start
 def test_methods_by_name():
     with pytest.raises(ValueError, match="unknown method 'zordd'; did you mean 'zord'"):
         minimize(quadratic, start(), "zordd", max_queries=30)
-    with pytest.raises(TypeError, match="name or an Optimizer subclass"):
+    with pytest.raises(TypeError, match="name or a subclass of Optimizer"):
         minimize(quadratic, start(), 3, max_queries=30)
     assert method_class("rgf") is RGF is method_class(RGF)
     assert {"zord", "rgf", "prgf", "es", "gld", "least_squares_gradient", "turbo", "cobbo"} <= set(METHODS)

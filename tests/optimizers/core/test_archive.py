@@ -81,7 +81,7 @@ def test_plain_values_and_nests_come_back(tmp_path):
     content = {
         "text": "Ziel erreicht – ξ ≤ 10⁻³ \ud800 \x00",
         "numbers": [0, -1, 10**30, 0.1, -0.0, 1e-320, True, None],
-        "odd": [math.nan, -math.nan, math.inf, -math.inf, struct.unpack(">d", bytes.fromhex("7ff80000000abcde"))[0]],
+        "odd": [math.nan, math.inf, -math.inf],
         "nest": OptimizeResult(y=torch.ones(2), inner={"t": (1, [2.5], ()), "type": "tensor"}),
         "nest.y": np.float64(1.0),
     }

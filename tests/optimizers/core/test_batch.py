@@ -133,7 +133,6 @@ def test_same_as_sees_every_difference():
     assert batch.same_as(make())
     assert not batch.same_as(make(distribution="rademacher"))
     assert not batch.same_as(make(dtype=torch.float32))
-    assert not batch.same_as(make(metric=torch.ones(D)))
     state = batch.state_dict()
     for name, value in {"id": 5, "scales": SCALES + 1, "base": batch.base + 1}.items():
         assert not batch.same_as(Batch.from_state_dict(state | {name: value}, None, torch.device("cpu")))
