@@ -83,7 +83,7 @@ def listing(found: dict[str, Any]) -> list[Table]:
 
 
 def _brief(cost: str) -> str:
-    """Returns a cost that is a time; a longer one is printed below the experiment's description."""
+    """Returns a cost that is a time; other texts are printed below the description of the experiment."""
     return cost if cost[:1].isdigit() else "see left" if cost else "–"
 
 

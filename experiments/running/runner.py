@@ -30,7 +30,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Run:
-    """One experiment of a run, and what came of it.
+    """One experiment of a run, and its outcome.
 
     Attributes:
         experiment: the experiment.
@@ -96,7 +96,7 @@ class Run:
 
 
 class Interrupted(Exception):
-    """Raised when the user stops a run; ``runs`` says what has finished."""
+    """Raised when the user stops a run; ``runs`` have the finished seeds."""
 
     def __init__(self, runs: list[Run]) -> None:
         super().__init__("interrupted")

@@ -281,7 +281,7 @@ def said(settings: Settings) -> str:
 
 
 def differs(settings: Settings) -> str:
-    """Says in which networks and images a run on real data differs from the paper's; an empty string if in none."""
+    """Names the networks and images in which a run on real data differs from the paper's; empty if there are none."""
     images = load_images(settings.dataset, settings.data)
     found = ["small CNNs instead of ResNet-18"] * (settings.dataset == "cifar10")
     pairs = (("test", len(images.test), 10_000), ("training", len(images.train), FULL_TRAINING[settings.dataset]))

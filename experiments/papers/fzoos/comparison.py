@@ -145,7 +145,7 @@ def federation_of(
 def run(
     settings: Settings, problem: Problem, method: str, directions: int, seed: int, *, batched: bool = False
 ) -> Rows:
-    """Records the gap and the queries of all clients after each round, from round 0."""
+    """Runs one method in one panel; returns the records of ``gaps``."""
     options = settings.options(method, directions)
     federation = federation_of(
         problem, method, local_steps=settings.local_steps, seed=seed, options=options, batched=batched

@@ -296,7 +296,7 @@ VICTIMS = {
 
 
 def differs(settings: Settings) -> str:
-    """Says in which networks and images a run on real data differs from the paper's."""
+    """Names the networks and images in which a run on real data differs from the paper's."""
     found = []
     for name in settings.datasets:
         count = len(load_images(name, settings.data).test)
