@@ -24,10 +24,11 @@ rare classes need more rows than the natural sample has; rare classes are theref
 
 On Covertype FZooS with γ = 1/t ends behind finite differences in nearly every setting, at equal queries too, and often
 no better than it started. The control that isolates γ is FZooS with the adaptive γ, which differs in γ alone and ends
-better in nearly every setting. On F1 it is about level with differences that make as many queries (Q = 5), so there the
-correction along the averaged Fourier surrogates is what loses. On precision it makes up most of the loss with seven and
-four classes, about half of it with more local steps, and little with two classes: there the gradients of the clients'
-own surrogates lose as well. FedProx with γ = d, which also pulls hard toward the server's model, loses like γ = 1/t.
+better in nearly every setting. On recall and F1 it is about level with differences that make as many queries (Q = 5),
+so there the correction along the averaged Fourier surrogates is what loses. On precision it makes up most of the loss
+with seven and four classes, about half of it with more local steps, and little with two classes: there the gradients of
+the clients' own surrogates lose as well. FedProx with γ = d, which also pulls hard toward the server's model, loses
+like γ = 1/t.
 """
 
 from __future__ import annotations
