@@ -54,7 +54,7 @@ class Entry:
 
 
 def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:
-    """Counts the papers' claims by status, under an empty key for their data and model and a suffix for others."""
+    """Counts the papers' claims by status, for each basis: a suffix, or an empty key for the paper's data and model."""
     found = {basis: Counter[str]() for basis in ("", DIFFERS, ON_STAND_IN)}
     for verdict in (verdict for entry in entries for verdict in entry.verdicts if not verdict.control):
         found[verdict.basis][verdict.status] += 1

@@ -120,7 +120,8 @@ def _figures(entries: Sequence[Entry], place: str) -> str:
         run = f"{facts.get('scale', 'other')}, {counted(len(facts['seeds']), 'seed')}"
         data = f"stand-in: {text(facts['stand_in'])}" if facts.get("stand_in") else text(facts.get("differs", ""))
         rows.append([link(entry, place, facts["source"]), text(facts["shows"]), _counts([entry]), run, data])
-    rows.append(["all", "", _counts(entries), "", ""])
+    apart = ([entry for entry in entries if (entry.paper == "ours") == own] for own in (False, True))
+    rows += [["all", "", _counts(some), "", ""] for some in apart if some]
     return table(["figure or table", "shows", "claims", "run at", "data"], rows)
 
 

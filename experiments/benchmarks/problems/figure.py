@@ -27,7 +27,7 @@ CAPTION = "A method is drawn where it ran on all problems of a panel. "
 CAPTIONS = {
     True: CAPTION + "Lines are means over the panel's problems of the percentage of the possible gain that is left; "
     "bands show ± one standard error.",
-    False: CAPTION + "Lines show the share of all pairs of a problem and one of COCO's targets that are reached.",
+    False: CAPTION + "Lines show the share of COCO's targets that are reached, over all problems of the panel.",
 }
 """The captions, by whether the percentage left is drawn."""
 
