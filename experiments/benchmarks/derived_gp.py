@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch.utils.benchmark import Compare, Measurement
 from tqdm import tqdm
@@ -24,8 +23,6 @@ from experiments.benchmarks.timing import Call, peak_memory, timed
 Key = tuple[str, str, int, int, int, int]
 """Name and result of a competitor, n, d, q, and the number of threads."""
 
-COVARIANCE_ROWS = 3
-
 
 @dataclass(frozen=True)
 class Competitor:
@@ -36,14 +33,12 @@ class Competitor:
         gives: ``"mean"``, ``"mean+trace"`` or ``"covariance"``.
         make: creates its call for a problem.
         numbers: approximate number of float64 values that it needs for (n, d, q).
-        scale: factor on its time for (n, d, q), if it runs only part of the work.
     """
 
     name: str
     gives: str
     make: Callable[[Problem], Call]
     numbers: Callable[[int, int, int], float] = lambda n, d, q: 3 * n * d
-    scale: Callable[[int, int, int], float] = lambda n, d, q: 1.0
 
 
 COMPETITORS = (
@@ -55,24 +50,15 @@ COMPETITORS = (
     Competitor(
         "torch.func Jacobian + solve", "mean+trace", peers.jacobian_and_solve, lambda n, d, q: (3 * q + 2 * n) * n * d
     ),
-    Competitor(
-        "GPyTorch, autograd looped",
-        "mean+trace",
-        lambda problem: peers.gpytorch_covariance_loop(problem, COVARIANCE_ROWS),
-        lambda n, d, q: 20 * n * d if q == 1 else math.inf,
-        lambda n, d, q: d / min(d, COVARIANCE_ROWS),
-    ),
     Competitor("DerivedGP", "covariance", peers.our_covariance, lambda n, d, q: q * (3 * n * d + 2 * d * d)),
     Competitor("torch.func, two Jacobians", "covariance", peers.double_jacobian, lambda n, d, q: (6 * n + q) * d * d),
     Competitor("Matern52KernelGrad on values", "covariance", peers.kernel_grad, lambda n, d, q: 6 * q * n * d * d),
 )
 
 GEMV, MEAN, BOTH = ("matrix-vector product", "–"), ("DerivedGP", "mean"), ("DerivedGP", "mean+trace")
-JACOBIAN, LOOPED = ("torch.func Jacobian + solve", "mean+trace"), ("GPyTorch, autograd looped", "mean+trace")
-HAND = ("autograd by hand", "mean")
+JACOBIAN, HAND = ("torch.func Jacobian + solve", "mean+trace"), ("autograd by hand", "mean")
 RATIOS = (
     ("mean+trace: times faster than Jacobian and solve", JACOBIAN, BOTH, (150, 2189, 1), 40, True),
-    ("mean+trace: times faster than looped autograd", LOOPED, BOTH, (150, 2189, 1), 1e5, True),
     ("mean: times faster than BoTorch with autograd", ("BoTorch + autograd", "mean"), MEAN, (150, 2189, 1), 40, True),
     ("mean+trace: matrix-vector products", BOTH, GEMV, (150, 2189, 1), 3, False),
     ("mean+trace: matrix-vector products", BOTH, GEMV, (150, 100_000, 1), 2, False),
@@ -123,10 +109,8 @@ def _times(options: argparse.Namespace) -> tuple[dict[Key, Measurement], list[st
                 left_out.append(f"left out at {_cell(n, d, q)}: {one.name}, {one.gives}, {why}")
                 continue
             names = {"label": f"{one.gives}, d = {d}, q = {q}", "sub_label": one.name, "description": f"n = {n}"}
-            found, scale = timed(one.make(problem), options.seconds, threads, **names), one.scale(n, d, q)
-            slow[one] = found.median
-            scaled = replace(found, raw_times=[scale * seconds for seconds in found.raw_times])
-            times[one.name, one.gives, n, d, q, threads] = scaled
+            found = timed(one.make(problem), options.seconds, threads, **names)
+            times[one.name, one.gives, n, d, q, threads], slow[one] = found, found.median
     return times, left_out
 
 

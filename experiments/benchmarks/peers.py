@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import torch
 from botorch.models import SingleTaskGP
-from botorch.models.utils import gpt_posterior_settings
-from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.means import ZeroMean
 from torch import Tensor
@@ -57,13 +56,13 @@ class Problem:
         """ℓ, of the order of the distance between the points."""
         return 0.4 * sqrt(self.d)
 
-    def model(self, make: type[Model], kernel: Kernel | None = None) -> Model:
-        """Creates a BoTorch model of the data, with the problem's noise and kernel or another kernel."""
+    def model(self, make: type[Model]) -> Model:
+        """Creates a BoTorch model of the data, with the problem's noise and kernel."""
         return make(
             self.X,
             self.Y,
             likelihood=gaussian_likelihood(NOISE),
-            covar_module=matern_kernel(self.lengthscale) if kernel is None else kernel,
+            covar_module=matern_kernel(self.lengthscale),
             mean_module=ZeroMean(),
             outcome_transform=None,
         )
@@ -177,24 +176,3 @@ def kernel_grad(problem: Problem) -> Call:
             return mean.reshape(problem.q, width)[:, 1:], own - whitened.mT @ whitened
 
     return mean_and_covariance
-
-
-def gpytorch_covariance_loop(problem: Problem, rows: int) -> Call:
-    """Rows of the gradient covariance by two backward passes each through GPyTorch's posterior covariance.
-
-    It uses ``RBFKernel``, because double autograd through ``MaternKernel`` is wrong where two points coincide; only the
-    cost is compared. Its time is scaled to d rows.
-    """
-    model = problem.model(SingleTaskGP, ScaleKernel(RBFKernel()).double()).eval()
-
-    def some_rows() -> Tensor:
-        x = problem.x[:1].clone().requires_grad_(True)
-        y = problem.x[:1].clone().requires_grad_(True)
-        with gpt_posterior_settings():
-            covariance = model(torch.cat([x, y])).covariance_matrix[0, 1]
-        (gradient,) = torch.autograd.grad(covariance, x, create_graph=True)
-        return torch.cat(
-            [torch.autograd.grad(gradient[0, i], y, retain_graph=True)[0] for i in range(min(rows, problem.d))]
-        )
-
-    return some_rows

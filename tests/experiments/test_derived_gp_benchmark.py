@@ -49,7 +49,6 @@ def test_every_competitor_has_a_row_or_a_reason(tmp_path, capsys, monkeypatch):
         measured = [row for row in rows if row[3:6] == [d, q, threads]]
         left_out = {line for line in out.splitlines() if line.startswith(f"left out at n = 20, d = {d}, q = {q}:")}
         assert measured and len(measured) + len(left_out) == len(derived_gp.COMPETITORS)
-    assert "GPyTorch, autograd looped, mean+trace, needs inf GB" in out  # which takes one point only
 
 
 def test_targets_are_met_or_missed():
