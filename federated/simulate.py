@@ -273,8 +273,6 @@ def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:
     try:
         checkpoint.save(federation)
     except OSError as error:
-        logger.error(
-            "%s cannot be written (%s): the previous checkpoint is kept, and the run goes on", checkpoint.path, error
-        )
+        logger.error("%s cannot be written (%s): the run goes on with the previous one", checkpoint.path, error)
         return f" The checkpoint could not be written: {error}."
     return ""

@@ -97,10 +97,8 @@ def read(folder: Path) -> dict[str, Any]:
         text(state, state["said"])  # raises an error if an entry is missing
         return state
     except FileNotFoundError:
-        raise ValueError(
-            f"{path} does not exist: give the run's output folder, relative to where the SuperLink was started; "
-            "'status --insecure' lists all runs, also those that were refused or have not begun"
-        ) from None
+        hint = "'status --insecure' lists all runs, also those that were refused or have not begun"
+        raise ValueError(f"{path} does not exist: give the run's output folder; {hint}") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 

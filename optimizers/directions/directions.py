@@ -23,6 +23,7 @@ DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
 
 STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
 CHUNK = 1 << 16
+WIDE = (torch.float32, torch.float64)
 Device = torch.device | str | None
 MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
 
@@ -192,7 +193,10 @@ class Directions:
         if self.distribution == "axis":
             if start <= row < start + flat.numel():
                 flat[row - start] += scale
-        elif not self._add_compiled(flat, step, row, scale, start):
+        elif _compiled is not None and x.is_cpu and x.dtype in WIDE and self.distribution in ("normal", "rademacher"):
+            array, signs = flat.numpy(), self.distribution == "rademacher"
+            _compiled.add(signs, row, *self.address(step), start, array, array[:0], array.dtype.type(scale))
+        else:
             compute = x.dtype if x.dtype == torch.float64 else torch.float32
             for low, high in _chunks(flat.numel()):
                 piece = flat[low:high]
@@ -202,18 +206,6 @@ class Directions:
             target.copy_(flat.view(target.shape))
         torch.autograd.graph.increment_version(x)
         return x
-
-    def _add_compiled(self, flat: torch.Tensor, step: int, row: int, scale: float, start: int) -> bool:
-        if (
-            _compiled is None
-            or flat.device.type != "cpu"
-            or self.distribution not in ("normal", "rademacher")
-            or flat.dtype not in (torch.float32, torch.float64)
-        ):
-            return False
-        array, signs = flat.numpy(), self.distribution == "rademacher"
-        _compiled.add(signs, row, *self.address(step), start, array, array[:0], array.dtype.type(scale))
-        return True
 
     def _check(
         self, step: int, rows: Sequence[int], start: int, stop: int | None, dtype: torch.dtype
@@ -251,7 +243,7 @@ class Directions:
         """Fills out, ``rows x size``, with normals or signs of the coordinates from `start`."""
         stream, signs = self._stream(step, distribution), distribution == "rademacher"
         if _compiled is not None and out.device.type == "cpu":
-            wide = out if out.dtype in (torch.float32, torch.float64) else out.float()
+            wide = out if out.dtype in WIDE else out.float()
             _compiled.fill(signs, *self._key, np.array(rows, dtype=np.int64), *stream, start, wide.numpy())
             return out if wide is out else out.copy_(wide)
         row_numbers = torch.tensor(rows, dtype=torch.int64, device=out.device)

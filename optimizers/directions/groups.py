@@ -61,10 +61,8 @@ class Groups:
             members = [_indices(group, dimension) for group in given]
             self._of_labels(_labels(members, dimension), len(members))
         else:
-            raise TypeError(
-                "groups must be None, a number, a module, a sequence of ranges or indices, or a tensor of labels, "
-                f"got {given!r:.100}"
-            )
+            kinds = "None, a number, a module, a sequence of ranges or indices, or a tensor of labels"
+            raise TypeError(f"groups must be {kinds}, got {given!r:.100}")
 
     def _of_sizes(self, sizes: Sequence[int]) -> None:
         _check_total(sum(sizes), self.dimension)
@@ -74,10 +72,8 @@ class Groups:
 
     def _of_labels(self, labels: Tensor, count: int = 0) -> None:
         if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != (self.dimension,):
-            raise ValueError(
-                f"labels of groups must be integers of shape ({self.dimension},), "
-                f"got {labels.dtype} of shape {tuple(labels.shape)}"
-            )
+            found = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise ValueError(f"labels of groups must be integers of shape ({self.dimension},), got {found}")
         if int(labels.min()) < 0:
             raise ValueError(f"labels of groups count from 0, got {int(labels.min())}")
         labels = labels.detach().cpu().to(torch.int64)
@@ -186,9 +182,7 @@ def _labels(members: list[Tensor], d: int) -> Tensor:
     if bool((times > 1).any()):
         raise ValueError(f"groups overlap: coordinate {int(times.argmax())} is in more than one place")
     if len(missing := (times == 0).nonzero()):
-        raise ValueError(
-            f"groups do not cover the {d} coordinates: {len(missing)} are in none, the first is {int(missing[0])}"
-        )
+        raise ValueError(f"groups do not cover {len(missing)} of {d} coordinates, the first is {int(missing[0])}")
     numbers = torch.arange(len(members)).repeat_interleave(torch.tensor([len(group) for group in members]))
     return torch.empty_like(flat).scatter_(0, flat, numbers)
 

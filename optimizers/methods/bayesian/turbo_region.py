@@ -63,10 +63,8 @@ class TrustRegionRule:
         optional(positive_integer, "failure_tolerance", self.failure_tolerance)
         nonnegative("improvement", self.improvement)
         if not 0 < self.length_min <= self.length_init <= self.length_max:
-            raise ValueError(
-                "a trust region needs 0 < length_min <= length_init <= length_max, got "
-                f"{self.length_min}, {self.length_init}, {self.length_max}"
-            )
+            given = f"{self.length_min}, {self.length_init}, {self.length_max}"
+            raise ValueError(f"a trust region needs 0 < length_min <= length_init <= length_max, got {given}")
 
     def start(self, number: int, best: float = math.inf) -> TrustRegion:
         """A new region of length ``length_init``."""

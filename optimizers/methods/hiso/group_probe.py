@@ -194,10 +194,8 @@ class GroupProbe(Curvature):
         """No probe yet; the budget must allow the first probes of single coordinates and a step."""
         count, device = len(self.groups), x.device
         if self.groups.single and max_queries < (least := 3 * self._value("initial_probes") * count + 2):
-            raise ValueError(
-                f"curvature='group_probe' needs at least {least} queries to probe each coordinate first and make "
-                f"one step, got max_queries={max_queries}; use larger groups, which need fewer"
-            )
+            needs = f"curvature='group_probe' needs at least {least} queries to probe each coordinate"
+            raise ValueError(f"{needs}, got max_queries={max_queries}: use larger groups")
         return LearnedGroups(
             curvature=torch.zeros(count, dtype=torch.float64, device=device),
             probes=torch.zeros(count, dtype=torch.uint8, device=device),

@@ -235,9 +235,7 @@ class HiSo(Optimizer):
         self.curvature, self.steps = c, steps = self.curvature.prepared(self.steps, self.dimension)
         vars(self).update(vars(steps))
         if c.separable and self.prox is not None and not getattr(self.prox, "separable", False):
-            raise ValueError(
-                "HiSo's step sizes differ between coordinates, so that its prox must be separable (DeComFL's need not)"
-            )
+            raise ValueError("HiSo needs a separable prox, as step sizes differ between coordinates; DeComFL takes any")
         momentum = torch.zeros_like(self._x, dtype=compute_dtype(self._x.dtype)) if steps.momentum > 0.0 else None
         self.state = HiSoState(steps.rate, momentum, c.start(self._x, self.max_queries))
 

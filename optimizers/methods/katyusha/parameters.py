@@ -185,7 +185,4 @@ def _check_small(size: int, d: int) -> None:
     check_integer("d", d, 1)
     check_integer("size", size, 1)
     if size > math.sqrt(d):
-        raise ValueError(
-            f"Corollaries 1 and 2 are for |S| <= sqrt(d) = {math.sqrt(d):.3g}, got {size}; "
-            'parameters="theorem_1" is for every |S|'
-        )
+        raise ValueError(f'Corollaries 1 and 2 need |S| <= √d, got {size} for d = {d}: use parameters="theorem_1"')

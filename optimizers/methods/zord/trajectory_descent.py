@@ -205,10 +205,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         if len(self.trajectory) >= LEAST_DATA:
             self._go_on(self._x)
         elif not self._opens:
-            raise ValueError(
-                f"the history has {len(self.trajectory)} finite values, a gradient needs at least {LEAST_DATA}: "
-                "add values, or pass initial_points"
-            )
+            known = f"the history has {len(self.trajectory)} finite values, but a gradient needs {LEAST_DATA}"
+            raise ValueError(f"{known}: add values, or pass initial_points")
 
     def restart(self, x: Any) -> None:
         """See ``Optimizer``; f is queried at x next."""
@@ -230,12 +228,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     def _ask(self) -> Batch:
         count = self._next_queries()
         if self.iterations == 0 and self._design_size >= self.max_queries:
-            logger.warning(
-                "the initial design uses the whole budget of %d queries (initial_points=%d), so that no step is made: "
-                "pass a larger max_queries or fewer initial_points",
-                self.max_queries,
-                self._design_size,
-            )
+            said = "no step is made, because the initial design uses all %d queries: pass fewer initial_points"
+            logger.warning(said, self.max_queries)
         if self._designs:
             return self._points_batch(self._design(count), info={"iterate": self.state.iterates, "design": True})
         return self._iterate_batch(count, self._x.new_empty(0, self.dimension))

@@ -62,7 +62,7 @@ def test_a_modules_tensors_are_groups():
     ("given", "kind", "message"),
     [
         ([range(3), range(2, 6)], ValueError, "overlap: coordinate 2"),
-        ([range(3), range(4, 6)], ValueError, "do not cover the 6 coordinates: 1 are in none, the first is 3"),
+        ([range(3), range(4, 6)], ValueError, "do not cover 1 of 6 coordinates, the first is 3"),
         ([range(3), range(3, 7)], ValueError, "name coordinate 6"),
         ([range(6), []], ValueError, "group 1 is empty"),
         (torch.tensor([0, 0, 2, 2, 2, 2]), ValueError, "group 1 is empty"),

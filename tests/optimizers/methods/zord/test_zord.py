@@ -44,7 +44,7 @@ def test_a_budget_that_the_design_spends_is_said(caplog, tmp_path):
         minimize(lambda x: float(x.square().sum()), torch.ones(3).double(), "zord", max_queries=max_queries, **options)
 
     run_for(10)
-    assert caplog.text.count("uses the whole budget of 10 queries (initial_points=10), so that no step is made") == 1
+    assert caplog.text.count("the initial design uses all 10 queries") == 1
     caplog.clear()
     run_for(11, checkpoint=tmp_path / "run.pt")
     run_for(9, checkpoint=tmp_path / "run.pt")  # all was spent before
