@@ -133,6 +133,9 @@ class ZOLKatyusha(SmoothMethod):
         parameters: a rule's name, or ``KatyushaParameters``; None: as above.
         **common: see ``SmoothMethod`` and ``Optimizer``.
 
+    Attributes:
+        current_parameters: the parameters of the next iteration, once L is known.
+
     Raises:
         ValueError: for ``batch_size="full"`` with option II, whose draws never cover the sphere; for a rule that does
             not cover this batch size; for a rule's name if μ = 0.
@@ -141,6 +144,7 @@ class ZOLKatyusha(SmoothMethod):
     method = "zo_l_katyusha"
     option_hints: ClassVar[dict[str, str]] = {"coordinates": "batch_size="}
     state: KatyushaState
+    current_parameters: KatyushaParameters
 
     def __init__(
         self,
@@ -186,20 +190,15 @@ class ZOLKatyusha(SmoothMethod):
         """Updates the parameters for the state's smoothness and epoch."""
         L, mu, d = self.state.smoothness, self.mu_f + self.mu_psi, self.dimension
         if isinstance(self._rule, KatyushaParameters):
-            self._current = self._rule
+            self.current_parameters = self._rule
         elif L == 0.0:
             return
         elif mu == 0.0:
             met = self.state.curvature
             met = met if 0.0 < met < math.inf else 0.0
-            self._current = general_convex(self.option, L, d, self._size, self.state.epoch, met)
+            self.current_parameters = general_convex(self.option, L, d, self._size, self.state.epoch, met)
         else:
-            self._current = by_rule(self._rule, self.option, L, mu, d, self._size)
-
-    @property
-    def current_parameters(self) -> KatyushaParameters | None:
-        """The parameters of the next iteration; None while L is measured."""
-        return None if self._probing else self._current
+            self.current_parameters = by_rule(self._rule, self.option, L, mu, d, self._size)
 
     def _load_state(self, state: Any) -> None:
         super()._load_state(state)
@@ -237,8 +236,8 @@ class ZOLKatyusha(SmoothMethod):
             estimator = self._coordinates(drawn_axes(generator, self.dimension, self._size))
         else:
             estimator = self._sphere
-        batch = self._batch(estimator, couple(self._current, state.z, state.w, self._x))  # line 2
-        return replace(batch, info={"renew": bool(generator.random() < self._current.probability)})
+        batch = self._batch(estimator, couple(self.current_parameters, state.z, state.w, self._x))  # line 2
+        return replace(batch, info={"renew": bool(generator.random() < self.current_parameters.probability)})
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
         state, y, x = self.state, self._x, batch.base
@@ -279,7 +278,7 @@ class ZOLKatyusha(SmoothMethod):
 
     def _move(self, x: Tensor, g: Tensor) -> None:
         """Lines 5 and 6, unless their result is not finite."""
-        state, q = self.state, self._current
+        state, q = self.state, self.current_parameters
         z = z_step(q, self.mu_f, self._finite_prox, x, state.z, g)  # line 5
         y = x + q.theta * (z - state.z)  # line 6
         if bool((z.isfinite() & y.isfinite()).all()):
@@ -322,7 +321,7 @@ class ZOLKatyusha(SmoothMethod):
 
     def _schedule(self, w: Tensor, reference: Tensor) -> None:
         """Starts the next epoch, or restarts the momentum if w moved uphill."""
-        state, step = self.state, 1.0 / (3.0 * self._current.M)
+        state, step = self.state, 1.0 / (3.0 * self.current_parameters.M)
         gradient = w - self._finite_prox(w - step * reference, step)
         if float(gradient @ (w - state.reference_point)) > 0.0:
             state.z, state.epoch, state.curvature = self._x, 0, math.inf
