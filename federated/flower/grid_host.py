@@ -43,7 +43,7 @@ class NoClientError(RuntimeError):
 
 
 class GridHost:
-    """A ``ClientHost`` that sends phases to SuperNodes and receives reports in their replies.
+    """A ``ClientHost`` that sends phases to SuperNodes and receives reports in their replies; it needs ``codec=False``.
 
     A new node is asked for its client. With ``keys`` it can only be the client of its key, which Flower has verified
     (``--enable-supernode-auth``). While a client's node is connected, other nodes that claim the client are refused, in
@@ -113,15 +113,17 @@ class GridHost:
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
         """See ``ClientHost.serve_all``; the clients work concurrently."""
-        messages = {request.client: _broadcast(request.message) for request in requests}
-        contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
-        round_number = max((message.round for message in messages.values()), default=0)
+        contents, round_number = {}, 0
+        for request in requests:
+            assert isinstance(request.message, Message)
+            contents[request.client] = RecordDict(records_of(request.message))
+            round_number = request.message.round
         asked = self._ask("train.phase", contents, round_number)
-        return drained(self._served(client, contents[client], asked.pop(client)) for client in messages)
+        return drained(self._served(client, contents[client], asked.pop(client)) for client in contents)
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
-        message = _broadcast(message)
+        assert isinstance(message, Message)
         content = RecordDict(records_of(message))
         entry = self._ask("train.catch_up", {number: content}, message.round)[number]
         service = self._accounts[number].service(number, content, entry)
@@ -283,10 +285,3 @@ class GridHost:
             return replace(service, reason=str(error))
         service = replace(service, payload=report.payload_bytes)
         return replace(service, position=report) if behind else replace(service, report=report)
-
-
-def _broadcast(message: Content) -> Message:
-    """Returns the message; raises ``TypeError`` for bytes, as this host makes records of messages."""
-    if not isinstance(message, Message):
-        raise TypeError("a federation over a grid needs codec=False, as messages become Flower records")
-    return message
