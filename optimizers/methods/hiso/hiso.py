@@ -107,7 +107,10 @@ class HiSo(Optimizer):
     follows_estimates = True
     option_sets: ClassVar[tuple[type, ...]] = (StepOptions,)
     option_hints: ClassVar[dict[str, str]] = {
-        f.name: f"curvature={cls.__name__}({f.name}=...)" for cls in CURVATURES.values() for f in fields(cls)
+        spelt.format(f.name): f"curvature={cls.__name__}({f.name}=...)"
+        for cls in CURVATURES.values()
+        for f in fields(cls)
+        for spelt in ("{}", "hessian_{}", "{}_hessian")
     }
     state: HiSoState
     relay: Callable[[list[float]], None] | None = None

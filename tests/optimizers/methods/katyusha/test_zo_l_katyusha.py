@@ -184,7 +184,7 @@ def test_bad_options():
         ZOLKatyusha(x0, max_queries=50, parameters={"M": 1.0})
     with pytest.raises(ValueError, match="balanced, corollary, theorem_1, without_reference"):
         ZOLKatyusha(x0, max_queries=50, parameters="theorem")
-    with pytest.raises(ValueError, match='parameters="theorem_1" is for every'):
+    with pytest.raises(ValueError, match='use parameters="theorem_1"'):
         ZOLKatyusha(x0, max_queries=50, batch_size=2, parameters="corollary", strong_convexity=1.0)
     with pytest.raises(ValueError, match="strong_convexity"):
         ZOLKatyusha(x0, max_queries=50, parameters="corollary")
