@@ -4,7 +4,7 @@ import os
 import sys
 
 # Linear algebra libraries read these when they load, so they are set before anything imports numpy: the
-# matrices here are small, and threads that spin on a shared machine cost far more than they bring.
+# matrices here are small, and threads that spin on a shared machine cost more than they gain.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 

@@ -1,4 +1,4 @@
-"""``python -m experiments benchmark history``: what given values are worth to the default method.
+"""``python -m experiments benchmark history``: how much given evaluations help the default method.
 
 A run of n + m queries is compared with a run that is given n of its evaluations and makes m queries. The n evaluations
 are the first ones of a run from a random x0, or the Sobol' design that a run without x0 begins with. The number is the
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def differences(function: int, seed: int, d: int, n: int, m: int) -> list[float]:
-    """The differences of log10 gaps for both kinds of given values."""
+    """Returns the differences of log10 gaps for both kinds of given values."""
     x0 = np.random.default_rng([function, seed]).uniform(-START_SIDE, START_SIDE, d)
     problem = Problem("bbob", function, d, FIRST_INSTANCE + seed % INSTANCES, n + m)
     with tempfile.TemporaryDirectory() as folder:

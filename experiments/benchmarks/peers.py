@@ -152,7 +152,7 @@ def double_jacobian(problem: Problem) -> Call:
         first = torch.linalg.solve_triangular(L, _kernel(x[None], X, lengthscale).mT, upper=False)
         second = torch.linalg.solve_triangular(L, _kernel(y[None], X, lengthscale).mT, upper=False)
         r2 = (x - y).square().sum() / lengthscale**2
-        # exp(-5r²/6 + …) has Matérn 5/2's Hessian at 0, which autograd through its square root has not.
+        # exp(−5r²/6) has Matérn 5/2's Hessian at 0; autograd through the square root of r² does not give it.
         return torch.exp(-5 / 6 * r2) - (first * second).sum()
 
     outer = torch.func.jacfwd(torch.func.jacrev(covariance, argnums=0), argnums=1)

@@ -1,1 +1,1 @@
-"""Rules of ours beside the papers': what they gain on fresh seeds, and where they do not."""
+"""Experiments that compare our rules with the papers' rules on fresh seeds."""

@@ -180,7 +180,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Lists the last gap of each method for each lie and mean, the larger one over C."""
+    """Lists the last gap of each method for each lie and mean, the larger value over C."""
     lines = []
     for method, lie in itertools.product(settings.methods, LIES):
         cells = []

@@ -1,1 +1,1 @@
-"""Results as pages of Markdown, the guide to methods among them, and the folder of published results."""
+"""Writes results as Markdown pages, with a guide to the methods, and publishes them."""

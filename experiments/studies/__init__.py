@@ -1,1 +1,1 @@
-"""Experiments of our own on what the papers use: random features, and calibration of gradient posteriors."""
+"""Experiments on tools of the papers: random features, and the calibration of gradient posteriors."""

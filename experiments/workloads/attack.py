@@ -35,8 +35,8 @@ class Attack:
         image: float64, ``c x h x w``.
         label: its class y.
         bound: ε of ‖δ‖∞ ≤ ε.
-        smooth: whether to use log(1 + exp(margin)) instead of the margin, so that a victim that does not know y has
-            little weight.
+        smooth: whether to use log(1 + exp(margin)) instead of the margin, so that a victim that does not recognize
+            the image has little weight.
     """
 
     victim: Victim | ResNet

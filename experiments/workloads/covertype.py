@@ -94,7 +94,7 @@ def covertype(folder: Path, every_class: bool = False) -> Points:
 
 
 def differs(points: Points, trained_on: int) -> str:
-    """Says in which size and training a run differs from the papers' on Covertype."""
+    """Describes how the data and the training of a run differ from the papers'."""
     return f"{len(points):,} of Covertype's {ROWS:,} rows, a network trained by Adam on {trained_on:,} of them"
 
 

@@ -120,7 +120,7 @@ def brown_dennis(x: np.ndarray, m: int) -> np.ndarray:
 
 
 def chebyquad(x: np.ndarray, m: int) -> np.ndarray:
-    """Chebyquad: means of Chebyshev polynomials at the points less their integrals over [0, 1]."""
+    """Chebyquad: means of Chebyshev polynomials at the points minus their integrals over [0, 1]."""
     i = np.arange(1, m + 1)
     values, before = 2.0 * x - 1.0, np.ones_like(x)
     means = np.empty(m)

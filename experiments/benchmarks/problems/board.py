@@ -32,7 +32,7 @@ BETTER_COBYQA = "the better COBYQA"
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences with its interval (NaN for one), and the number of problems or boxes.
+    """A mean of paired differences with its interval (NaN for a single one), and the number of problems or boxes.
 
     The p-value belongs to the one-sided test of a mean of at least 0.
     """

@@ -78,7 +78,7 @@ def log_spaced(last: int) -> list[int]:
 
 
 def progress_in(folder: Path) -> Progress:
-    """Reads the progress of the one run whose files COCO's observer wrote to a folder, if it made any queries.
+    """Reads the progress of a run from the files that COCO's observer wrote to a folder.
 
     Raises:
         ValueError: for files of several runs, or of another format.

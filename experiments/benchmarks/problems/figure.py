@@ -21,7 +21,7 @@ LEFT = ("real", "bbob-largescale")
 """Suites drawn by the percentage left: with two queries per variable hardly any of COCO's targets is reached."""
 
 ALWAYS = {True: (OURS, "cobyqa_wide", "turbo", "random"), False: (OURS, *COBYQAS, "random")}
-"""The methods that are drawn if they ran on all problems of any panel, by whether the percentage left is drawn."""
+"""The methods that figures of the percentage left (True) and of targets (False) draw if they ran on a whole panel."""
 
 CAPTION = "A method is drawn where it ran on all problems of a panel. "
 CAPTIONS = {
@@ -29,7 +29,7 @@ CAPTIONS = {
     "bands show ± one standard error.",
     False: CAPTION + "Lines show the share of COCO's targets that are reached, over all problems of the panel.",
 }
-"""The captions, by whether the percentage left is drawn."""
+"""The captions of figures of the percentage left (True) and of targets (False)."""
 
 
 def drawn(board: Board, panels: Sequence[Board]) -> list[str]:

@@ -53,10 +53,10 @@ MARGIN = 0.3
 """Largest excess of the log10 gap with eight concurrent queries over one at a time, as in ``beyond-parallel``."""
 
 DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo}
-"""The modules that run a rival with a loop of ours; the page describes them."""
+"""The modules with a loop of our own for a rival; the page shows their docstrings."""
 
 ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,)}
-"""The modules whose descriptions a suite's page has too."""
+"""Further modules whose docstrings a suite's page shows."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
 """The rivals with a verdict of their own: those with a Gaussian process, and SciPy's default in a box."""

@@ -215,7 +215,7 @@ def _warm(method: str, suite: str) -> None:
     start, about = np.array([1.0, 2.0]), Problem(suite, 1, 2, 0, WARM)
     count = about.constraints
     bowl = Opened(lambda x: (float(x @ x), 1.0 - x[:count]) if count else float(x @ x), start, count)
-    with suppress(Exception):  # the runs themselves have it in their records
+    with suppress(Exception):  # the record of the run itself has the error
         RIVALS[method].run(_queries(bowl, about)[0], start, 0)
 
 
@@ -247,7 +247,7 @@ def record_of(
     objective: float = 0.0,
     failure: str = "",
 ) -> Record:
-    """Creates the record of a run from its progress, and from that with the smaller tolerance of constraints."""
+    """Creates the record of a run from its progress, with the main and the strict tolerance of constraints."""
     reached = () if run.problem.suite == "real" else tuple(progress.reached())
     stages = [factor * run.problem.dimension for factor in SUITES[run.problem.suite].stages]
     stages = sorted({1, *stages, progress.asked}) if stages else []

@@ -123,7 +123,7 @@ class Tuning:
 
     @property
     def space(self) -> Space:
-        """The hyperparameters in their own units, whose points ``loss`` takes."""
+        """The space of the hyperparameters in their own units; ``loss`` takes its points."""
         return space(self.variables)
 
     def loss(self, values: dict[str, Any]) -> float:
