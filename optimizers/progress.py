@@ -34,10 +34,9 @@ class Progress:
         with Progress("auto", total=200, name="ZoRD", unit="query") as show:
             show(12, best=0.37, failures=1)
 
-    Under ``"auto"`` the main process shows a bar in notebooks, and on standard error if that is a terminal. A run under
-    1 s leaves no trace: a notebook's bar appears only after that time, a terminal's is removed. Otherwise this module's
-    logger gets a line at level INFO at most every 30 s. True always shows a bar, which stays; False shows nothing. If
-    the stream breaks, the bar ends and the run continues.
+    Under ``"auto"`` the main process shows a bar in notebooks and on terminals, except for runs under 1 s, which leave
+    no trace. Elsewhere this module's logger gets a line at level INFO at most every 30 s. True always shows a bar,
+    which stays; False shows nothing. If the stream breaks, the bar ends and the run continues.
 
     Args:
         mode: ``"auto"``, True or False.

@@ -15,26 +15,25 @@
         def _tell(self, batch, values): ...                # values: float64, shape q, NaN = failed
 
 - **Asking.** ``_ask`` is a pure function of the state, because the base class may drop the batch. Virtual steps, model
-  fits and other changes of the state belong in ``_tell``; ``Batch.info`` holds what ``_tell`` needs from ``_ask``. The
-  base class keeps the pending batch, so that ``ask`` returns it until it is told.
+  fits and other changes of the state belong in ``_tell``; ``Batch.info`` holds what ``_tell`` needs from ``_ask``.
 - **Asking another.** ``_ask_another(pending, spare)`` may return a further batch of at most ``spare`` points for idle
-  workers, chosen given the pending ones; None, the default, waits for these. Batches may then be told in any order.
-  ``self.number`` is the number of the next batch: the count of all told and pending ones.
+  workers; None, the default, waits for the pending ones. Batches may then be told in any order. ``self.number`` is the
+  number of the next batch: the count of all told and pending ones.
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
   its next batch does not fit. ``_tell`` always gets whole batches, even if values arrive one by one. A constructor
   whose first batch exceeds ``max_queries`` raises an error with the number needed.
 - **Coordinates.** ``self._x`` and all arguments of hooks are in *search* coordinates: [0, 10] for a variable with two
   finite bounds if ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
-- **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
-  projected onto it. ``prox`` belongs to ψ, a part of the problem: it is applied to iterates, not to queried points.
-  ``self._prox(z, step)`` does both after a step; ``self._descend(rule, g)`` is a first-order step with it.
+- **Queries and the box.** Iterates and, with ``confine_queries``, queried points are projected onto the box. ``prox``
+  is applied to iterates, not to queried points. ``self._prox(z, step)`` does both after a step;
+  ``self._descend(rule, g)`` is a first-order step with it.
 - **Messages of results.** A batch of an initial design has ``info={"design": True}``, so that the result says when the
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
   ``follows_estimates``: its run is no ``success`` if the iterate never moved.
-- **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. It then
-  accepts a ``history`` and values of points that it did not ask for, and x0 becomes optional. If its model supports a
-  noise variance for each value, it sets ``takes_variances``.
+- **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. Then users
+  may pass a ``history``, tell values of other points, and omit x0. If its model supports a noise variance for each
+  value, it sets ``takes_variances``.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
   failed to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
@@ -132,8 +131,7 @@ class MethodTools(ABC):
     def _take_history(self, data: DataAtHand) -> None:
         """Updates the state with evaluations that are not queries of the run; methods with ``has_model`` define it.
 
-        It is called with the history after ``_start``, and between batches with values that users tell. Before the
-        first batch, the method may omit the part of its design that the data replace.
+        It is called with the history after ``_start``, and between batches with values that users tell.
         """
         raise NotImplementedError(f"{type(self).__name__} sets has_model and must define _take_history")
 
@@ -243,7 +241,7 @@ class MethodTools(ABC):
     ) -> Batch:
         """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
 
-        The defaults are the iterate as base, ``number`` as step, and H = 1.
+        By default the base is the iterate, the step is ``number``, and H = 1.
         """
         step = self.number if step is None else step
         base = self._x if base is None else base

@@ -16,9 +16,7 @@ Flags = bool | int | Sequence[bool] | Sequence[int] | np.ndarray | Tensor | None
 
 
 class Space(Bounds):
-    """Bounds with integers, log scales and names, accepted wherever ``bounds`` are.
-
-    It is a subclass of SciPy's ``Bounds``, so that ``scipy.optimize.minimize`` accepts it too.
+    """Bounds with integers, log scales and names; SciPy accepts it as ``Bounds``.
 
     Example::
 
