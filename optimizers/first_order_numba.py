@@ -9,19 +9,9 @@ import numba
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def adam_step(x, gradient, mean, square, count, rate, beta1, beta2, eps, moved):  # type: ignore[no-untyped-def]
-    """Write x − rate m̂/(√v̂ + ε) to ``moved``, as ``torch.optim.Adam``, and update ``mean`` (m) and ``square`` (v).
+    """Writes x − rate m̂/(√v̂ + ε) to ``moved``, as ``torch.optim.Adam``, and updates ``mean`` (m) and ``square`` (v).
 
-    Args:
-        x: The point, ``d``.
-        gradient: The gradient there, ``d``.
-        mean: m, updated in place, ``d``.
-        square: v, updated in place, ``d``.
-        count: The number of steps, this one included.
-        rate: The learning rate.
-        beta1: The decay rate of m.
-        beta2: The decay rate of v.
-        eps: ε.
-        moved: The output, ``d``.
+    Vectors have shape ``d``; ``count`` is the number of steps, this one included.
     """
     size, root = rate / (1 - beta1**count), sqrt(1 - beta2**count)
     for i in range(x.size):

@@ -56,17 +56,9 @@ def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
 
 
 def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str]], base: type) -> type[Any]:
-    """Returns the class with this name; a subclass of the base is returned unchanged.
+    """Returns the class with this name in ``known``; a subclass of ``base`` is returned unchanged.
 
-    Args:
-        kind: the kind of thing that is named, for messages.
-        given: a name, or a subclass of the base.
-        known: module and class for each name.
-        base: the base class.
-
-    Raises:
-        ValueError: for an unknown name; the message has the nearest one.
-        TypeError: for anything but a name or a subclass of the base.
+    Errors are those of ``method_class``; ``kind`` is the kind of thing, for their messages.
     """
     if isinstance(given, type) and issubclass(given, base):
         return given

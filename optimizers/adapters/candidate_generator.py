@@ -89,22 +89,14 @@ class CandidateGenerator:
 
     @property
     def best_f(self) -> float:
-        """The best observed value, with the loop's sign.
-
-        Raises:
-            RuntimeError: if no finite value has been observed.
-        """
+        """The best observed value, with the loop's sign; ``RuntimeError`` if no finite value has been observed."""
         if len(self._Y) == 0:
             raise RuntimeError("no finite value has been observed; call observe first")
         return float(self._Y.max() if self.maximize else self._Y.min())
 
     @property
     def best_X(self) -> Tensor:
-        """The point whose observed value is ``best_f``, shape ``d``.
-
-        Raises:
-            RuntimeError: if no finite value has been observed.
-        """
+        """The point whose observed value is ``best_f``, shape ``d``; raises as ``best_f``."""
         return self._X[int(torch.eq(self._Y, self.best_f).flatten().nonzero()[0])].clone()
 
     @property

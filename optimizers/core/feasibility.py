@@ -114,13 +114,8 @@ class Feasibility:
     ) -> dict[str, Any]:
         """Adds the entries about constraints to a result; see ``Result``.
 
-        Args:
-            result: the result.
-            known: the constraints.
-            record: the record of the run.
-            multipliers: the multiplier of each component, shape ``m``; None: unknown.
-            tolerance: the largest relative violation of a feasible query.
-            expected: the constraints' posterior means at the result's x, shape ``m``; None: use the observed values.
+        ``multipliers`` are those of each component, shape ``m``, or None if unknown. ``expected`` are the constraints'
+        posterior means at the result's x, shape ``m``; None: the observed values are used.
         """
         if len(self.violations) == len(record.places):
             order = sorted(range(len(record.places)), key=record.places.__getitem__)

@@ -164,7 +164,7 @@ def entered(
         psi: ψ of a point in user units, or None.
         known: the constraints, or None.
         feasibility: the feasibility of the run so far, or None.
-        tolerance: the largest relative violation of a feasible point.
+        tolerance: see ``Feasibility.told``.
 
     Returns:
         The selected evaluations, the same as data of the run, and the updated feasibility.

@@ -80,14 +80,7 @@ def describe(
     A run succeeds if it reaches its target. It also succeeds if it stagnates, has evaluated all integer points or,
     without a target, spends its budget or time, provided that at least two queries succeeded and ``stood_still`` finds
     nothing.
-
-    Args:
-        reason: why the run stopped.
-        record: its record.
-        target: the target value.
-        max_queries: the budget.
-        max_failures: the limit of failed queries in a row.
-        follows_estimates: whether every nonzero gradient estimate should move the iterate.
+    ``follows_estimates`` says that every nonzero gradient estimate should move the iterate.
     """
     planned = {StopReason.TARGET, StopReason.STAGNATION, StopReason.EXHAUSTED}
     planned |= {StopReason.BUDGET, StopReason.TIME} if target is None else set()

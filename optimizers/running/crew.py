@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import queue
 import sys
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +71,7 @@ class Crew:
         self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._polled: list[int] = []
         self._woken = False
-        self._count, self._run = 0, uuid.UUID(bytes=os.urandom(16)).hex
+        self._count, self._run = 0, uuid.uuid4().hex
 
     def __len__(self) -> int:
         """The number of queries without an answer."""
@@ -113,7 +113,7 @@ class Crew:
         self._woken = True
         self._ended.put(None)
 
-    def wait(self, seconds: float | None = None) -> tuple[Query, Call] | None:
+    def wait(self, seconds: float) -> tuple[Query, Call] | None:
         """Returns a query that has ended and a function that returns its values or raises; None after a timeout."""
         if self._here:
             query, limit = self._here.pop(0)
@@ -124,27 +124,20 @@ class Crew:
                 return query, partial(_answer, future, self._woken)
         return None
 
-    def _next(self, seconds: float | None) -> int | None:
-        try:
-            if not self._polled:
-                return self._ended.get(timeout=seconds)
-            if self._woken and seconds == 0.0:
-                return None  # submitit takes 15 s to notice that a job has died
-            waited = 0.0
-            while True:
-                for number in self._polled:
-                    if self._out[number][1].done():
-                        self._polled.remove(number)
-                        return number
-                waited += POLL
-                if seconds is not None and waited > seconds:
-                    return None
-                try:
-                    return self._ended.get(timeout=POLL)
-                except queue.Empty:
-                    continue
-        except queue.Empty:
-            return None
+    def _next(self, seconds: float) -> int | None:
+        if self._polled and self._woken and seconds == 0.0:
+            return None  # submitit takes 15 s to notice that a job has died
+        end = time.monotonic() + seconds
+        while True:
+            for number in self._polled:
+                if self._out[number][1].done():
+                    self._polled.remove(number)
+                    return number
+            left = max(0.0, end - time.monotonic())
+            with contextlib.suppress(queue.Empty):
+                return self._ended.get(timeout=min(left, POLL) if self._polled else left)
+            if time.monotonic() >= end:
+                return None
 
     def leave(self) -> Iterator[Query]:
         """Cancels queries that have not begun, yields all unanswered ones, and shuts down the threads."""

@@ -29,8 +29,7 @@ class FinishedUnits:
         journal: the journal; None without a path.
 
     Raises:
-        ValueError: if the file is damaged, is another file or an earlier version's, or belongs to another computation,
-            with the differences.
+        ValueError: if the file is damaged or belongs to another computation.
         RuntimeError: if another process uses the file.
     """
 

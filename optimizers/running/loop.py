@@ -55,13 +55,13 @@ def run(
     the run depends only on the seed and on the order in which values arrive.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the optimizer; it must be new if the file ``checkpoint`` exists.
         evaluator: the objective, or an ``Evaluator`` of it.
-        callback: see ``minimize``, also for the arguments below.
+        callback: see ``minimize``, also for the other arguments.
         workers: the largest number of concurrent queries.
         executor: where queries run.
-        checkpoint: a file that saves the run; if it exists, the optimizer must be new.
-        resume: what to do with values that another version of the function computed.
+        checkpoint: the file that saves the run.
+        resume: what to do with values of another version of the function.
         max_seconds: the time limit of the run.
         query_timeout: the time limit of a query.
         progress: how progress is shown.
