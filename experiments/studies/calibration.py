@@ -79,8 +79,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
                 observed = (values[:, :n] + noise[:, :n]).unsqueeze(-1)
                 rows += _calibration_rows(settings, key, X[:n], observed, X[most:], truth)
             rows += _monotone_rows(settings, key, X[:most], values[0, :most] + noise[0], X[most:])
-    levels, noise_sd = settings.levels, settings.noise_sd
-    return rows + fitted_bands.rows_of(settings.fitted, levels, noise_sd, KERNELS["rbf"], seed, generator)
+    return rows + fitted_bands.rows_of(settings.fitted, settings.levels, settings.noise_sd, seed, generator)
 
 
 def _model(settings: Settings, key: Row, X: Tensor, Y: Tensor) -> DerivedGP:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from botorch.exceptions.warnings import OptimizationWarning
 from botorch.optim.fit import fit_gpytorch_mll_scipy
-from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ from torch import Tensor
 from experiments.harness.verdicts import Verdict, judge
 from experiments.workloads.prior_draws import draw_values_and_gradients
 from optimizers.comparison.records import Row, Rows, by_seed, curve, where
-from surrogates import DerivedGP, gaussian_likelihood, sample_hyperparameters
+from surrogates import DerivedGP, gaussian_likelihood, rbf_kernel, sample_hyperparameters
 from surrogates.plotting import BLACK, GREEN, PURPLE, VERMILION, MethodStyle
 
 WAYS = {
@@ -70,12 +70,7 @@ class Settings:
 
 
 def rows_of(
-    settings: Settings,
-    levels: Sequence[float],
-    noise_sd: float,
-    kernel: Callable[[Any], Kernel],
-    seed: int,
-    generator: torch.Generator,
+    settings: Settings, levels: Sequence[float], noise_sd: float, seed: int, generator: torch.Generator
 ) -> Rows:
     """Records the coverage at each nominal level for each of ``WAYS``.
 
@@ -83,7 +78,6 @@ def rows_of(
         settings: settings of the draws and fits.
         levels: nominal levels.
         noise_sd: standard deviation of the noise, in prior standard deviations.
-        kernel: creates the kernel of the prior from its lengthscales.
         seed: the seed, for the records.
         generator: source of all draws.
     """
@@ -94,7 +88,7 @@ def rows_of(
     X, Y = points[:n].expand(count, n, d), (values[:, :n] + noise).unsqueeze(-1)
     at, truth = points[n:].expand(count, settings.points, d), gradients[:, n:]
     rows: Rows = []
-    for way, (mean, variance) in _bands(settings, noise_sd, kernel, X, Y, at, generator).items():
+    for way, (mean, variance) in _bands(settings, noise_sd, X, Y, at, generator).items():
         standardized = (truth - mean).abs() / variance.sqrt()
         for level in levels:
             inside = (standardized <= stats.norm.ppf((1 + level) / 2)).double()
@@ -106,13 +100,7 @@ def rows_of(
 
 
 def _bands(
-    settings: Settings,
-    noise_sd: float,
-    kernel: Callable[[Any], Kernel],
-    X: Tensor,
-    Y: Tensor,
-    at: Tensor,
-    generator: torch.Generator,
+    settings: Settings, noise_sd: float, X: Tensor, Y: Tensor, at: Tensor, generator: torch.Generator
 ) -> dict[str, Bands]:
     """Returns the mean and variance of every partial derivative for each of ``WAYS``."""
     lengthscales = torch.tensor(settings.lengthscales, dtype=torch.float64)
@@ -120,7 +108,7 @@ def _bands(
         X,
         Y,
         likelihood=gaussian_likelihood(noise_sd**2),
-        covar_module=kernel(lengthscales),
+        covar_module=rbf_kernel(lengthscales),
         outcome_transform=None,
     )
     each = X.shape[:1]

@@ -53,16 +53,16 @@ def test_every_observation_is_counted(settings):
     assert all(0 < row["value"] < 1 for row in traces)
 
 
-def _rows_of(settings, seed, kernel=rbf_kernel):
+def _rows_of(settings, seed):
     generator = torch.Generator().manual_seed(seed)
-    return fitted_bands.rows_of(settings, (0.5, 0.8, 0.95), 0.1, kernel, seed, generator)
+    return fitted_bands.rows_of(settings, (0.5, 0.8, 0.95), 0.1, seed, generator)
 
 
 def test_bands_of_the_prior_itself_are_counted_coordinate_by_coordinate(monkeypatch):
     """∂f/∂xⱼ ~ N(0, 1/ℓⱼ²); the weak coordinate's band is drawn far too wide."""
     settings = fitted_bands.Settings(lengthscales=(0.3, 0.6, 3.0), observations=1, points=2, functions=1000)
 
-    def prior_bands(settings, noise_sd, kernel, X, Y, at, generator):
+    def prior_bands(settings, noise_sd, X, Y, at, generator):
         variance = torch.tensor(settings.lengthscales, dtype=torch.float64) ** -2
         variance[-1] *= 1e4
         return {"known": (torch.zeros_like(at), variance.expand(at.shape))}
@@ -80,7 +80,8 @@ def test_known_hyper_parameters_are_those_of_the_draws(monkeypatch):
     rows = [row for seed in SEEDS for row in _rows_of(settings, seed)]
     known = where(rows, hyperparameters="known", level=0.95)
     assert abs(by_seed(known).mean() - 0.95) < 0.02
-    wrong = [row for seed in SEEDS for row in _rows_of(settings, seed, lambda scales: rbf_kernel(3 * scales))]
+    monkeypatch.setattr(fitted_bands, "rbf_kernel", lambda scales: rbf_kernel(3 * scales))
+    wrong = [row for seed in SEEDS for row in _rows_of(settings, seed)]
     assert by_seed(where(wrong, hyperparameters="known", level=0.95)).mean() < 0.8
     # GPyTorch's initial hyper-parameters, as nothing was fitted: one lengthscale for all inputs misses the weak one.
     rest = by_seed(where(rows, hyperparameters="maximum_likelihood", coordinate="weak", level=0.95))
