@@ -89,6 +89,8 @@ def marked(value: Any) -> Callable[[], Any]:
     Tensors must be replaced, not changed in place. Objects are restored by ``mark()`` and ``roll_back(mark)``, or by
     their ``state_dict``.
     """
+    if isinstance(value, Tensor):
+        return lambda: value
     if hasattr(value, "roll_back"):
         return _then(partial(value.roll_back, value.mark()), value)
     if hasattr(value, "load_state_dict"):

@@ -83,12 +83,12 @@ def laddered_factor(A: Tensor, diagonal: Tensor | None = None, nugget: float = 0
     """
     A = A.double()
     diagonal = torch.diagonal(A, dim1=-2, dim2=-1) if diagonal is None else diagonal
-    scale, n = diagonal.mean(-1, keepdim=True), A.shape[-1]
+    n = A.shape[-1]
     for jitter in (nugget, *JITTERS):
         raised = A
         if jitter:
             raised = A.clone()
-            raised.diagonal(dim1=-2, dim2=-1).add_(jitter * scale)
+            raised.diagonal(dim1=-2, dim2=-1).add_(jitter * diagonal.mean(-1, keepdim=True))
         L, info = torch.linalg.cholesky_ex(raised)
         if not bool(info.any()) and _pivots_hold(L, diagonal, n):
             return L, jitter
@@ -121,7 +121,8 @@ def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
         NotPositiveDefiniteError: As in ``laddered_factor``.
     """
     deviations = K.diagonal().sqrt()
-    K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
+    inverses = deviations.reciprocal()
+    K.mul_(inverses[:, None]).mul_(inverses)
     return laddered_factor(K, nugget=NUGGET)[0], deviations
 
 

@@ -24,6 +24,9 @@ LOUDEST = 1e100
 FINEST = 1.3
 """A search for hyper-parameters ends where neighbours differ by less than this factor."""
 
+TIED = 1e-3
+"""Values of −2 log likelihood that differ by less may be equal but for rounding."""
+
 
 @dataclass(frozen=True)
 class Conditioned:
@@ -249,13 +252,18 @@ class ShapeSearch:
     ) -> tuple[float, Hyperparameters]:
         """The least loss and its hyper-parameters, after about ``left`` evaluations; a noise of 0 stays 0."""
         best = data.loss(start), start
+        losses = {start.rounded: best[0]}
         while left > 0 and factor > FINEST:
             a, noise, moves = best[1].amplitude, best[1].noise, (factor, 1.0 / factor)
             trials = [Hyperparameters(_within(a * move, self.amplitudes), noise) for move in moves]
             trials += [Hyperparameters(a, _within(noise * move, self.noises)) for move in moves if noise]
             left -= len(trials)
-            found = min(((data.loss(params), params) for params in trials), key=itemgetter(0))
-            best, factor = (found, factor) if found[0] < best[0] else (best, factor**0.5)
+            # Trials that were clearly worse before are not evaluated again.
+            trials = [trial for trial in trials if losses.get(trial.rounded, -math.inf) < best[0] + TIED]
+            found = [(data.loss(trial), trial) for trial in trials]
+            losses |= {trial.rounded: loss for loss, trial in found}
+            lowest = min(found, key=itemgetter(0), default=best)
+            best, factor = (lowest, factor) if lowest[0] < best[0] else (best, factor**0.5)
         return best
 
 

@@ -37,6 +37,11 @@ class Hyperparameters:
     amplitude: float = 1.0
     noise: float = 0.0
 
+    @property
+    def rounded(self) -> tuple[int, int | None]:
+        """The nearest whole numbers to 1000 log₁₀ of each; None for a noise of 0."""
+        return round(1e3 * math.log10(self.amplitude)), round(1e3 * math.log10(self.noise)) if self.noise else None
+
 
 @dataclass(frozen=True)
 class PinnedPrior:
