@@ -25,6 +25,7 @@ from experiments.benchmarks.problems.board import log_gaps, percent_left
 from experiments.benchmarks.problems.runs import Record, Run, record_of
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
+from optimizers.methods.trust_region.radius import RadiusRule
 from optimizers.methods.trust_region.rules import (
     DesignRule,
     ExplorationRule,
@@ -32,7 +33,6 @@ from optimizers.methods.trust_region.rules import (
     GeometryRule,
     ModelRule,
     NoiseRule,
-    RadiusRule,
     RestartRule,
     TrustRegionRules,
 )

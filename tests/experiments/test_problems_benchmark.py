@@ -296,7 +296,7 @@ def test_all_begin_at_the_black_boxs_start_in_its_own_box(monkeypatch, tmp_path)
 
 
 def test_the_wide_cobyqa_has_our_radius(box, tmp_path):
-    from optimizers.methods.trust_region.rules import RadiusRule
+    from optimizers.methods.trust_region.radius import RadiusRule
 
     assert RadiusRule().initial == rivals.OUR_RADIUS
     assert RIVALS["cobyqa_wide"].run.args[1] == {"initial_tr_radius": 2.0}

@@ -12,7 +12,8 @@ from torch import Tensor
 from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
-from optimizers.methods.trust_region.state import Radius, TrustRegionState
+from optimizers.methods.trust_region.radius import Radius
+from optimizers.methods.trust_region.state import TrustRegionState
 
 
 class StepOutcome(NamedTuple):

@@ -14,8 +14,9 @@ from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settle_by_mean
 from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
+from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.scales import Parabolas
-from optimizers.methods.trust_region.state import Radius, TrustRegionState
+from optimizers.methods.trust_region.state import TrustRegionState
 from optimizers.subproblems.region import Region
 
 TRIALS = 32

@@ -9,24 +9,8 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.plans import Plan
+from optimizers.methods.trust_region.radius import Radius
 from surrogates.pinned.prior import Hyperparameters
-
-
-@dataclass(frozen=True)
-class Radius:
-    """Powell's two radii.
-
-    Attributes:
-        delta: Δ, the radius of the trust region.
-        rho: ρ ≤ Δ, the scale at which the run searches.
-        largest: the most that Δ may be.
-        finest: the run ends when ρ falls below it.
-    """
-
-    delta: float
-    rho: float
-    largest: float
-    finest: float = 0.0
 
 
 @dataclass

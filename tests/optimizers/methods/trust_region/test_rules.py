@@ -7,15 +7,8 @@ import torch
 
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region.box import FreeBox
-from optimizers.methods.trust_region.rules import (
-    DesignRule,
-    FailureRule,
-    GeometryRule,
-    RadiusRule,
-    RestartRule,
-    TrustRegionRules,
-)
-from optimizers.methods.trust_region.state import Radius
+from optimizers.methods.trust_region.radius import Radius, RadiusRule
+from optimizers.methods.trust_region.rules import DesignRule, FailureRule, GeometryRule, RestartRule, TrustRegionRules
 
 RULE = RadiusRule()
 

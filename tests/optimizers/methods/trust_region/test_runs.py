@@ -8,8 +8,8 @@ from scipy.optimize import brentq
 from optimizers import SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.plans import Step
+from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.rules import ModelRule, TrustRegionRules
-from optimizers.methods.trust_region.state import Radius
 
 
 def points(n, d, seed=0):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from optimizers import SurrogateTrustRegion, run
-from optimizers.methods.trust_region.state import Data, Radius
+from optimizers.methods.trust_region.radius import Radius
+from optimizers.methods.trust_region.state import Data
 
 
 def normal(*shape, seed=0):
