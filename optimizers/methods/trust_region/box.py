@@ -30,20 +30,23 @@ class FreeBox:
         lower: the lower side, shape ``d_free``.
         upper: the upper side.
         sides: upper minus lower side.
-        integers: which of them are integers, shape ``d_free``; None without any.
+        integers: which of them are integers, shape ``d_free``.
+        has_integers: whether any of them is an integer.
     """
 
     def __init__(self, x: Tensor, domain: Domain | None, scale: Tensor | None = None) -> None:
+        if domain is None:
+            infinite = torch.full_like(x, math.inf)
+            domain = Domain(-infinite, infinite)
         self._x, self._domain = x, domain
-        free = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
-        lower, upper = (-free, free) if domain is None else (domain.search_lower, domain.search_upper)
-        self._free = (upper > lower).nonzero().flatten()
+        self._free = (domain.search_upper > domain.search_lower).nonzero().flatten()
         self.d = len(self._free)
         self.scale = torch.ones(self.d, dtype=torch.float64) if scale is None else scale
-        self.lower, self.upper = self.part(lower), self.part(upper)
+        self.lower, self.upper = self.part(domain.search_lower), self.part(domain.search_upper)
         self.sides = self.upper - self.lower
-        whole = None if domain is None or domain.integers is None else domain.integers[self._free].cpu()
-        self.integers = None if whole is None or not bool(whole.any()) else whole
+        integers = torch.zeros_like(x, dtype=torch.bool) if domain.integers is None else domain.integers
+        self.integers = integers[self._free].cpu()
+        self.has_integers = bool(self.integers.any())
 
     def scaled(self, scale: Tensor) -> FreeBox:
         """The same box with other scales, shape ``d_free``."""
@@ -58,7 +61,7 @@ class FreeBox:
         z = (points * self.scale).to(self._x)
         if self.d < len(self._x):
             z = self._x.repeat(len(points), 1).index_copy(1, self._free, z)
-        return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
+        return torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
 
     def exact(self, free: Tensor) -> Tensor:
         """Converts free variables to a point in search units, float64 on the CPU, without clipping it to the box."""
@@ -68,19 +71,13 @@ class FreeBox:
 
     def user(self, points: Tensor) -> Tensor:
         """Converts free variables to points in user units and the run's dtype, ``q x d``."""
-        z = self.whole(points)
-        return (
-            z if self._domain is None else torch.clamp(self._domain.to_user(z), self._domain.lower, self._domain.upper)
-        )
+        return torch.clamp(self._domain.to_user(self.whole(points)), self._domain.lower, self._domain.upper)
 
     def user_geometry(self, point: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """A point in user units, not rounded; the free variables; all units and upper bounds, shape ``d``."""
-        z, domain, free = self.exact(point), self._domain, self._free.cpu().numpy()
-        if domain is None:
-            x, unit, upper = z.numpy(), np.ones(len(z)), np.full(len(z), np.inf)
-        else:
-            user = torch.clamp(domain.relaxed(z.to(domain.lower)), domain.lower, domain.upper)
-            x, unit, upper = (t.double().cpu().numpy().copy() for t in (user, domain.slopes(user), domain.upper))
+        domain, free = self._domain, self._free.cpu().numpy()
+        user = torch.clamp(domain.relaxed(self.exact(point).to(domain.lower)), domain.lower, domain.upper)
+        x, unit, upper = (t.double().cpu().numpy().copy() for t in (user, domain.slopes(user), domain.upper))
         unit[free] *= self.scale.numpy()
         return x, free, unit, upper
 
@@ -97,15 +94,13 @@ class FreeBox:
 
     def on_lattice(self, points: Tensor) -> Tensor:
         """Points with their integers rounded, ``q x d_free``; the points themselves without integers."""
-        if self.integers is None or self._domain is None:
+        if not self.has_integers:
             return points
         near = self.part(self._domain.to_search(self._domain.to_user(self.whole(points))))
         return torch.where(self.integers, near, points)
 
     def neighbours(self, point: Tensor) -> Tensor:
         """The lattice points that differ from one, shape ``d_free``, by 1 in one integer, ``m x d_free``."""
-        if self.integers is None or self._domain is None:
-            return point[None][:0]
         x, at = self._domain.to_user(self.whole(point[None])), self._free[self.integers.to(self._free.device)]
         units = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[at]
         near = x + torch.cat([units, -units])
@@ -113,25 +108,21 @@ class FreeBox:
 
     def spacing(self, point: Tensor) -> Tensor:
         """The distance between neighbouring values of each integer at a point, shape ``d_free``; 0 for others."""
-        if self.integers is None or self._domain is None:
-            return torch.zeros_like(point)
         steps = 1.0 / self._domain.slopes(self._domain.to_user(self.whole(point[None]))[0])
         return torch.where(self.integers, self.part(steps), 0.0)
 
     def finest_spacing(self, point: Tensor) -> float:
         """The least distance between two values of an integer at a point; 0 without integers."""
-        return 0.0 if self.integers is None else float(self.spacing(point)[self.integers].min())
+        return float(self.spacing(point)[self.integers].min()) if self.has_integers else 0.0
 
     @cached_property
     def lattice_size(self) -> float:
         """The number of points of the box if all variables are integers; else inf."""
-        if self.integers is None or self._domain is None or not bool(self.integers.all()):
-            return math.inf
-        return float((self._domain.upper - self._domain.lower + 1.0)[self._free].double().prod())
+        levels = (self._domain.upper - self._domain.lower + 1.0)[self._free]
+        return float(levels.double().prod()) if bool(self.integers.all()) else math.inf
 
     def lattice_points(self, random: np.random.Generator) -> Tensor:
         """Points of a lattice in random order, ``n x d_free``: all of at most ``ALL``, else as many random ones."""
-        assert self._domain is not None
         lower = self._domain.lower[self._free]
         levels = (self._domain.upper[self._free] - lower + 1.0).double().cpu().numpy()
         if self.lattice_size <= ALL:

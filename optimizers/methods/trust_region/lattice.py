@@ -39,12 +39,6 @@ class Lattice:
     region: Region
 
     @cached_property
-    def whole(self) -> Tensor:
-        """Which variables are integers, shape ``d_free``."""
-        whole = self.box.integers
-        return torch.zeros_like(self.center, dtype=torch.bool) if whole is None else whole
-
-    @cached_property
     def spacing(self) -> Tensor:
         """The distances of neighbouring integers, shape ``d_free``."""
         return self.box.spacing(self.center)
@@ -63,7 +57,7 @@ class Lattice:
 
     def near(self, moves: Tensor) -> Tensor:
         """The allowed moves that differ from a given one, shape ``d_free``, by 1 in one integer, ``n x d_free``."""
-        found = torch.where(self.whole, self.box.neighbours(self.center + moves) - self.center, 0.0)
+        found = torch.where(self.box.integers, self.box.neighbours(self.center + moves) - self.center, 0.0)
         return found[self.allowed(found)]
 
     def steps(self, moves: Tensor, step: Tensor) -> Tensor:
@@ -72,7 +66,7 @@ class Lattice:
         The other variables begin at those of ``step`` and are optimized by a Newton step: they change by −H_cc⁻¹H_ci
         times the change of the integers. With constraints, they do not change.
         """
-        whole, d = self.whole, len(step)
+        whole, d = self.box.integers, len(step)
         rest = torch.where(whole, 0.0, step).expand(moves.shape)
         if self.model.composite is None and not bool(whole.all()):
             _, product, _ = self.model.region.quadratic(step)
@@ -91,9 +85,9 @@ class Lattice:
         time by 1, as long as the mean falls. Finally the other variables are optimized with the integers fixed, once at
         the values found and once at the center's, and the better step is taken.
         """
-        found, whole = self.model.composite or self.model.region, self.whole
+        found, whole = self.model.composite or self.model.region, self.box.integers
         step, mean = found.step(self.region, newton)
-        if self.box.integers is None:
+        if not self.box.has_integers:
             return step, mean
         end = self.box.on_lattice(self.box.clamped(self.center + step)[None])[0]
         moves, zero = torch.where(whole, end - self.center, 0.0), torch.zeros_like(step)
@@ -112,7 +106,7 @@ class Lattice:
 
     def polished(self, moves: Tensor, newton: int) -> tuple[Tensor, float]:
         """Optimizes the other variables for fixed moves of the integers; returns the step and the mean there."""
-        region, whole = self.region, self.whole
+        region, whole = self.region, self.box.integers
         if bool(whole.all()):
             return moves, float(self.model.values(moves[None]))
         fixed = replace(

@@ -133,7 +133,7 @@ class ModelBuilder:
             return points
         sizes = state.constraints.sizes or self.constraints.known.sizes_given or ()
         points = self.constraints.pulled(center, points, sizes)
-        if self.box.integers is None:
+        if not self.box.has_integers:
             return points
         whole = self.box.on_lattice(points)
         kept = (self.constraints.pulled(center, whole, sizes) == whole).all(dim=1, keepdim=True)
@@ -143,7 +143,7 @@ class ModelBuilder:
         """Drops queries of a subspace far from the run's best one if there are too many, but never the best of all."""
         data, run = state.data, state.run
         # On a lattice all queries are kept, so that none is asked twice.
-        if not state.fit.spanning or len(data.values) <= MEMORY * self.size or self.box.integers is not None:
+        if not state.fit.spanning or len(data.values) <= MEMORY * self.size or self.box.has_integers:
             return
         distances = torch.linalg.vector_norm(data.points - data.points[self.center(state)], dim=1)
         near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
@@ -155,7 +155,7 @@ class ModelBuilder:
     def window(self, state: TrustRegionState, center: int) -> Tensor:
         """Indices of the queries in a model about one of them; noisy windows are larger, as values are averaged."""
         data, run, size = state.data, state.run, self.size
-        lattice = self.box.integers is not None and not self._given and not state.fit.spanning
+        lattice = self.box.has_integers and not self._given and not state.fit.spanning
         distances = torch.linalg.vector_norm(data.points - data.points[center], dim=1)
         order = distances.argsort()
         if run.noisy:
@@ -191,7 +191,7 @@ class ModelBuilder:
             fit.spanning = len(basis) < d or d > self.rules.design.whole
         every = max(5, min(d, len(rows)) // 8) if fit.spanning else max(2, d // 2)
         young = len(data.values) <= self.rules.model.young * d and d <= self.rules.design.whole
-        young = young and self.constraints is None and self.box.integers is None
+        young = young and self.constraints is None and not self.box.has_integers
         due = not young and (fit.params is None or len(data.values) - fit.fitted_at >= every)
         try:
             region = self._region_model(state, center, numbers, rows, due)

@@ -112,7 +112,7 @@ def _update_radius(
     length = float((point - data.points[run.center_index]).norm())
     # A failure that a constraint explains needs no plane: the constraint's model excludes the point.
     explained = not succeeded and not bool((data.failed == point).all(dim=1).any())
-    if outcome.failed and models.box.integers is not None and length > (1.0 + 1e-9) * run.radius.delta:
+    if outcome.failed and models.box.has_integers and length > (1.0 + 1e-9) * run.radius.delta:
         return StepOutcome(True)  # an integer moved out of the ball: this says nothing about the radius
     run.radius = rules.radius.after(run.radius, -math.inf if explained or plane is not None else ratio, length)
     return outcome

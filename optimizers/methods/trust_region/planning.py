@@ -59,7 +59,7 @@ class Planner:
     def _allowed(self, state: TrustRegionState, points: Tensor) -> Tensor:
         """Moves the points of a design, whose first is its center, to where constraints and integers allow them."""
         points = self.models.kept(state, points, points[0])
-        if self.models.box.integers is None:
+        if not self.models.box.has_integers:
             return points
         rest = [point for point in unique_rows(points)[1:] if not self._is_asked(state, point[None])]
         return torch.stack([points[0], *rest])
@@ -85,7 +85,7 @@ class Planner:
             sides = torch.cat([run.center[None], points])
             opposite = self._allowed(state, rules.design.opposite(models.box, run.center, sides))[1:]
             return Design(opposite, begins=False, opposite=True) if wanted and len(opposite) else None
-        if models.box.integers is not None:
+        if models.box.has_integers:
             return None
         found = Parabolas.of(points - run.center, heights)
         if (delta := rules.scales.narrowed(found, run.radius.delta)) is not None:
@@ -101,7 +101,7 @@ class Planner:
         models, box = self.models, self.models.box
         few = box.d <= models.rules.design.whole and models.constraints is None
         infinite = self.rescale and not bool(torch.isfinite(box.sides).all())
-        return few and (infinite or box.integers is not None)
+        return few and (infinite or box.has_integers)
 
     def next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
         """Sets the center, fits the model, and plans the next batch; ``told`` is the plan just answered, if any."""
@@ -199,7 +199,7 @@ class Planner:
             explored = step
         box, center = self.models.box, state.run.center
         point = self.models.kept(state, box.clamped(center + explored)[None])
-        if box.integers is not None and self._is_asked(state, point):
+        if box.has_integers and self._is_asked(state, point):
             point, std = self.models.kept(state, box.clamped(center + step)[None]), 0.0
         return Step(point, predicted, std, expected)
 
@@ -208,7 +208,7 @@ class Planner:
     ) -> GeometryQuery | None:
         """Queries other integers if their expected improvement exceeds the decrease that the step predicts."""
         run, box = state.run, self.models.box
-        if box.integers is None or model.composite is not None:
+        if not box.has_integers or model.composite is not None:
             return None
         found = Lattice(model, box, run.center, region)
         if len(found.near(torch.zeros_like(step))) == 0:
@@ -229,7 +229,7 @@ class Planner:
         if run.model_queries >= min(most, rules.geometry.limit):
             return None
         box = self.models.box
-        if box.integers is not None:  # integers whose values are farther apart than the ball's diameter do not change
+        if box.has_integers:  # integers whose values are farther apart than the ball's diameter do not change
             moves = box.spacing(run.center) <= 2.0 * region.delta
             region = replace(
                 region, lower=torch.where(moves, region.lower, 0.0), upper=torch.where(moves, region.upper, 0.0)
@@ -281,7 +281,7 @@ class Planner:
         becomes finer than the integers.
         """
         run, box, newton = state.run, self.models.box, self.models.rules.model.newton
-        if box.integers is None or run.noisy:
+        if not box.has_integers or run.noisy:
             return None
         wide = replace(region, delta=max(region.delta, self.first.delta))
         found = Lattice(model, box, run.center, wide)

@@ -56,7 +56,7 @@ class DesignRule:
             moves = delta * torch.linalg.qr(normal).Q.mT
         else:
             reach = torch.minimum(torch.full_like(box.sides, delta), 0.4 * box.sides)
-            if box.integers is not None:
+            if box.has_integers:
                 reach = torch.maximum(reach, box.spacing(center))
             moves = torch.diag(torch.where(box.upper - center < center - box.lower, -reach, reach))
         return box.clamped(torch.cat([center[None], center + moves]))

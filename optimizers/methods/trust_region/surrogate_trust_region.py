@@ -229,7 +229,7 @@ class SurrogateTrustRegion(Optimizer):
     @property
     def _planner(self) -> Planner:
         pending = self._box.part(self._x)[None][:0]
-        if self._box.integers is not None and self.pending:
+        if self._box.has_integers and self.pending:
             pending = torch.cat([self._box.part(cast(Tensor, batch.explicit)) for batch in self.pending])
         known = self.queries + self.history_size + self._record.given
         return Planner(self._models, self._opening, known, self.remaining, pending, self.rescale)
