@@ -140,5 +140,4 @@ class Lattice:
 
 def unique_rows(points: Tensor) -> Tensor:
     """Removes repeated rows from points, ``n x d``, and keeps their order."""
-    first = {tuple(row): i for i, row in reversed(list(enumerate(points.tolist())))}
-    return points[sorted(first.values())]
+    return points.new_tensor(list(dict.fromkeys(map(tuple, points.tolist()))))

@@ -81,8 +81,3 @@ class LocalModel:
         """Whether the model has noise in f or in a constraint."""
         found = self.region.pinned.params.noise > 0.0
         return found or (isinstance(self.composite, ConstrainedModel) and self.composite.noisy)
-
-    @property
-    def noise_std(self) -> float:
-        """The standard deviation of a value's noise, in f's units."""
-        return self.region.unit * math.sqrt(self.region.pinned.noise)

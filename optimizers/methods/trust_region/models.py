@@ -216,12 +216,8 @@ class ModelBuilder:
         largest = max(float(values[numbers].abs().max()), abs(float(values[center])))
         unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
         heights, variance = values[numbers] / unit - values[center] / unit, (self.noise or 0.0) / unit / unit
-
-        weights = (
-            None
-            if state.data.weights is None
-            else state.data.weights[torch.cat([numbers, numbers.new_tensor([center])])]
-        )
+        all_weights = state.data.weights
+        weights = None if all_weights is None else all_weights[[*numbers.tolist(), center]]
         places = coordinates(fit.basis, rows)
 
         def scaled(metric: Tensor) -> tuple[PinnedData | ResidualData, Tensor]:
@@ -329,8 +325,11 @@ class ModelBuilder:
             if center != state.run.center_index:
                 copied.fit.params = None
             model = self.model(copied, center)
+            if model is None:
+                continue
+            noise_std = model.region.unit * math.sqrt(model.region.pinned.noise)
             # If f has no noise, the constraints have.
-            if model is None or not (model.noise_std <= RIPPLES * gap or (known is not None and gap == 0.0)):
+            if not (noise_std <= RIPPLES * gap or (known is not None and gap == 0.0)):
                 continue
             numbers = torch.cat([model.numbers, torch.tensor([center])])
             noise, std = (model.region.unit * part for part in model.region.pinned.noise_posterior())

@@ -197,11 +197,14 @@ class Planner:
             explored, std = model.region.explored(self.models.rules.exploration, step, region)
         else:
             explored = step
-        box, center = self.models.box, state.run.center
-        point = self.models.kept(state, box.clamped(center + explored)[None])
-        if box.has_integers and self._is_asked(state, point):
-            point, std = self.models.kept(state, box.clamped(center + step)[None]), 0.0
+        point = self._at(state, explored)
+        if self.models.box.has_integers and self._is_asked(state, point):
+            point, std = self._at(state, step), 0.0
         return Step(point, predicted, std, expected)
+
+    def _at(self, state: TrustRegionState, step: Tensor) -> Tensor:
+        """The point at a step from the center that bounds, integers and constraints allow, ``1 x d_free``."""
+        return self.models.kept(state, self.models.box.clamped(state.run.center + step)[None])
 
     def _lattice_query(
         self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor, predicted: float
@@ -217,8 +220,7 @@ class Planner:
         for index in gains.argsort(descending=True).tolist():
             if not float(gains[index]) > max(predicted, LEAST * model.region.unit * model.region.pinned.data.unit):
                 return None
-            point = self.models.kept(state, box.clamped(run.center + steps[index])[None])
-            if not self._is_asked(state, point):
+            if not self._is_asked(state, point := self._at(state, steps[index])):
                 return GeometryQuery(point)
         return None
 
@@ -294,7 +296,7 @@ class Planner:
         steps = found.steps(near, step)
         for index in model.values(steps).argsort().tolist():
             end = steps[index] if model.composite is None else found.polished(near[index], newton)[0]
-            point = self.models.kept(state, box.clamped(run.center + end)[None])
+            point = self._at(state, end)
             # A point that is moved inside the known constraints may have other integers.
             if bool((asked != point[:, box.integers]).any(dim=1).all()):
                 return GeometryQuery(point)
