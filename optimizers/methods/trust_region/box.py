@@ -56,6 +56,10 @@ class FreeBox:
         """The free variables of points in search units, ``... x d_free``."""
         return z[..., self._free].double().cpu() / self.scale
 
+    def searched(self, x: Tensor) -> Tensor:
+        """The free variables of points in user units, ``... x d``."""
+        return self.part(self._domain.to_search(x.to(self._x)))
+
     def whole(self, points: Tensor) -> Tensor:
         """Converts free variables to points in search units and the run's dtype, ``q x d``."""
         z = (points * self.scale).to(self._x)
@@ -96,7 +100,7 @@ class FreeBox:
         """Points with their integers rounded, ``q x d_free``; the points themselves without integers."""
         if not self.has_integers:
             return points
-        near = self.part(self._domain.to_search(self._domain.to_user(self.whole(points))))
+        near = self.searched(self._domain.to_user(self.whole(points)))
         return torch.where(self.integers, near, points)
 
     def neighbours(self, point: Tensor) -> Tensor:
@@ -104,7 +108,7 @@ class FreeBox:
         x, at = self._domain.to_user(self.whole(point[None])), self._free[self.integers.to(self._free.device)]
         units = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)[at]
         near = x + torch.cat([units, -units])
-        return torch.where(self.integers, self.part(self._domain.to_search(near[self._domain.contains(near)])), point)
+        return torch.where(self.integers, self.searched(near[self._domain.contains(near)]), point)
 
     def spacing(self, point: Tensor) -> Tensor:
         """The distance between neighbouring values of each integer at a point, shape ``d_free``; 0 for others."""
@@ -131,7 +135,7 @@ class FreeBox:
             numbers = np.floor(random.random((ALL, self.d)) * levels)
         x = self._domain.to_user(self._x).repeat(len(numbers), 1)
         x[:, self._free] = lower + torch.as_tensor(numbers).to(lower)
-        return self.part(self._domain.to_search(x))
+        return self.searched(x)
 
     def clamped(self, points: Tensor) -> Tensor:
         """Points clipped to the box, ``... x d_free``."""
