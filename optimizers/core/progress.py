@@ -1,4 +1,4 @@
-"""What a run has found so far: its progress, why it stops, its result and its checkpoint."""
+"""The progress of a run, why it stops, its result and its checkpoint."""
 
 from __future__ import annotations
 

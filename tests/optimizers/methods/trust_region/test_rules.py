@@ -14,7 +14,7 @@ RULE = RadiusRule()
 
 
 @pytest.mark.slip(
-    "optimizers/methods/trust_region/rules.py",
+    "optimizers/methods/trust_region/radius.py",
     "        if ratio <= self.failed:\n            delta = 0.5 * radius.delta",
     "        if ratio <= self.failed:\n            delta = radius.delta",
     "a radius that stays where the ratio of actual to predicted decrease is bad",
