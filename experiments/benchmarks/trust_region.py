@@ -23,7 +23,7 @@ from experiments import registry
 from experiments.benchmarks import output
 from experiments.benchmarks.problems.board import log_gaps, percent_left
 from experiments.benchmarks.problems.runs import Record, Run, record_of
-from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
+from experiments.benchmarks.problems.suites import BOXES, SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region.radius import RadiusRule
 from optimizers.methods.trust_region.rules import (
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     problems = chosen(suite, options.dimensions, functions, options.instances, options.queries)
     rows = dict.fromkeys(["all", *options.rows])
     found = [[record(name, problem) for name in rows] for problem in problems]
-    score, unit = (percent_left, "% left") if suite.name == "real" else (log_gaps, "log10 gap")
+    score, unit = (percent_left, "% left") if suite.name in BOXES else (log_gaps, "log10 gap")
     scores = dict(zip(rows, np.transpose([score(runs) for runs in found]).tolist(), strict=True))
     return output.write(options.out, "trust-region", summary(scores, unit), scores=scores)
 

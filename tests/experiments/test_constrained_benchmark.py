@@ -12,7 +12,9 @@ from experiments.benchmarks.problems import constrained, page, runs, scbo, stage
 from experiments.benchmarks.problems.board import BETTER_COBYQA, holm, interval
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record, Run
-from experiments.benchmarks.problems.suites import SUITES, Opened, Problem, chosen
+from experiments.benchmarks.problems.suites import BOXES, SUITES, Opened, Problem, chosen
+from experiments.workloads.black_boxes.variables import named
+from optimizers import Space
 
 SUITE = SUITES["bbob-constrained"]
 START = np.array([-3.0, 4.0])
@@ -193,13 +195,33 @@ def test_fresh_instances_are_published_apart():
 def test_methods_query_the_lattice(method):
     asked = []
     integers = np.array([True, True, False])
-    box = np.array([0.0, 0.0, -5.0]), np.array([1.0, 7.0, 5.0])
-    problem = Opened(lambda x: asked.append(x) or float(np.sum(x**2)), np.array([1.0, 4.0, 0.0]), 0, box, integers)
+    space = Space([(0.0, 1.0), (0.0, 7.0), (-5.0, 5.0)], integrality=integers)
+    problem = Opened(lambda x: asked.append(x) or float(np.sum(x**2)), np.array([1.0, 4.0, 0.0]), 0, space)
     RIVALS[method].run(runs._queries(problem, Problem("bbob-mixint", 1, 3, 4, 60))[0], problem.start, 4)
     points = np.array(asked)
     assert len(points) == 60 and np.all(points[:, integers] % 1 == 0) and len(np.unique(points[:, 2])) > 10
-    assert np.all((points >= box[0]) & (points <= box[1])) and set(points[:, 0]) == {0.0, 1.0}
+    assert np.all((points >= space.lb) & (points <= space.ub)) and set(points[:, 0]) == {0.0, 1.0}
     assert 0.0 in points[:, 1] and (method != "random" or 7.0 in points[:, 1])
+
+
+@pytest.mark.parametrize("method", ["trust_region", "cma", "random", "optuna_tpe"])
+def test_tuning_problems_are_searched_by_decades_in_their_own_units(method, monkeypatch, tmp_path):
+    if RIVALS[method].missing:
+        pytest.skip("pip install optuna")
+    (problem,) = chosen(SUITES["tuning"], [], ["boosting_diabetes"], [4])
+    task, asked = BOXES["tuning"]["boosting_diabetes"].draw(4), []
+    monkeypatch.setattr(type(task), "loss", lambda self, values: asked.append(values) or values["max_iter"] / 7)
+    found = runs.run_one(Run(method, problem), tmp_path)
+    assert len(asked) == found.asked == problem.queries == 120 and not found.failure
+    if method != "cma":
+        assert asked[0] == pytest.approx(named(task.variables, BOXES["tuning"]["boosting_diabetes"].start(4)))
+    for variable in task.variables:
+        values = [point[variable.name] for point in asked]
+        assert all(variable.low <= value <= variable.high for value in values)
+        assert all(isinstance(value, int) for value in values) == variable.whole
+    assert found.final == min(point["max_iter"] for point in asked) / 7
+    decades = np.log10([point["l2_regularization"] for point in asked])
+    assert method != "random" or stats.kstest(decades, stats.uniform(-4, 6).cdf).pvalue > 0.01
 
 
 @pytest.mark.parametrize(("worse", "status"), [(0.05, "reproduced"), (0.2, "not reproduced")])
@@ -241,5 +263,11 @@ def test_integers_and_bounds_are_cocos(tmp_path):
     pytest.importorskip("cocoex")
     (tmp_path / "files").mkdir()
     with suites.opened(Problem("bbob-mixint", 8, 5, 4, 8), "random", tmp_path / "files") as found:
-        assert found.integrality.tolist() == [True] * 4 + [False]
-        assert found.box[1].tolist() == [1.0, 3.0, 7.0, 15.0, 5.0] and found.start.tolist() == [1.0, 2.0, 4.0, 8.0, 0.0]
+        assert found.space.integrality.tolist() == [True] * 4 + [False]
+        assert found.space.ub.tolist() == [1.0, 3.0, 7.0, 15.0, 5.0] and found.start.tolist() == [
+            1.0,
+            2.0,
+            4.0,
+            8.0,
+            0.0,
+        ]

@@ -24,7 +24,7 @@ from scipy import stats
 from experiments.benchmarks.problems.coco_files import FLOOR
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
-from experiments.benchmarks.problems.suites import Problem
+from experiments.benchmarks.problems.suites import BOXES, Problem
 
 OURS, EIGHT = "trust_region", "trust_region_8"
 COBYQAS = ("cobyqa", "cobyqa_wide")
@@ -76,7 +76,7 @@ class Board:
         for column, problem in enumerate(problems):
             there = [row for row, method in enumerate(methods) if (method, problem) in found]
             runs = [found[methods[row], problem] for row in there]
-            scores[there, column] = percent_left(runs) if problem.suite == "real" else log_gaps(runs)
+            scores[there, column] = percent_left(runs) if problem.suite in BOXES else log_gaps(runs)
         return Board(methods, problems, scores, _better(methods, problems, scores))
 
     def where(self, chosen: Callable[[Problem], bool]) -> Board:
@@ -150,7 +150,7 @@ class Board:
     def _counted(self, values: np.ndarray) -> np.ndarray:
         """Returns one value per problem, or the mean per black box; NaN are left out."""
         known = ~np.isnan(values)
-        boxes = np.array([problem.suite == "real" and problem.function for problem in self.problems], dtype=object)
+        boxes = np.array([problem.suite in BOXES and problem.function for problem in self.problems], dtype=object)
         names = list(dict.fromkeys(boxes[known]))
         if len(names) < 2:
             return values[known]

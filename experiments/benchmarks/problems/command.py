@@ -1,11 +1,11 @@
 """``python -m experiments benchmark problems``: compares the methods and their rivals on third-party problems.
 
-The suites are COCO's bbob, bbob-noisy, bbob-largescale, bbob-constrained and bbob-mixint (extra ``problems``) and the
-real black boxes. Each run is stored in DIR/problems.runs when it ends; --resume continues from there. All runs in the
-folder are used for the tables, DIR/problems-SUITE.txt, and for the files of the page (python -m experiments report
---from DIR). Instances 16 to 20, which are run once after the code is frozen, have tables of their own,
-DIR/problems-SUITE-fresh.txt. COCO's own files are in DIR/coco: python -m cocopp DIR/coco/bbob-20d/trust_region OTHERS
-compares them with any other archive.
+The suites are COCO's bbob, bbob-noisy, bbob-largescale, bbob-constrained and bbob-mixint (extra ``problems``), the real
+black boxes, and the tuning of hyperparameters. Each run is stored in DIR/problems.runs when it ends; --resume continues
+from there. All runs in the folder are used for the tables, DIR/problems-SUITE.txt, and for the files of the page
+(python -m experiments report --from DIR). Instances 16 to 20, which are run once after the code is frozen, have
+tables of their own, DIR/problems-SUITE-fresh.txt. COCO's own files are in DIR/coco: python -m cocopp
+DIR/coco/bbob-20d/trust_region OTHERS compares them with any other archive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -23,9 +23,9 @@ from experiments import registry
 from experiments.benchmarks.problems import page
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import COCO, Record, Run, make, read
-from experiments.benchmarks.problems.suites import SUITES, Suite, chosen
+from experiments.benchmarks.problems.suites import BOXES, SUITES, Suite, chosen
 from experiments.program import plain, program
-from experiments.workloads.black_boxes import BLACK_BOXES
+from experiments.workloads.black_boxes import BlackBox
 
 PUBLISHED = range(11, 16)
 """The instances of the published tables, which are not used for tuning."""
@@ -81,10 +81,10 @@ def _runs(options: argparse.Namespace) -> list[Run]:
         suite = SUITES[name]
         functions = [int(text) if text.isdigit() else text for text in options.functions]
         problems = chosen(suite, options.dimensions, functions, options.instances, options.budget)
-        if name == "real" and not functions:
-            _say_what_is_missing()
-        elif name != "real":
+        if name not in BOXES:
             registry.require("problems", f"the suite {name}")
+        elif not functions:
+            _say_what_is_missing(BOXES[name].values())
         for problem in problems:
             taking = (r for r in here if options.anywhere or r.takes(problem, suite.functions, options.instances))
             found += [Run(rival.name, problem) for rival in taking]
@@ -93,8 +93,8 @@ def _runs(options: argparse.Namespace) -> list[Run]:
     return found
 
 
-def _say_what_is_missing() -> None:
-    for box in BLACK_BOXES.values():
+def _say_what_is_missing(boxes: Iterable[BlackBox]) -> None:
+    for box in boxes:
         if box.missing:
             print(f"left out: {registry.MissingExtraError(box.name, box.missing, 'problems')}", file=sys.stderr)
 

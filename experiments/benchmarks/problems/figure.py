@@ -14,10 +14,11 @@ from experiments.benchmarks.problems.board import COBYQAS, OURS, Board, least_an
 from experiments.benchmarks.problems.coco_files import TARGETS
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
+from experiments.benchmarks.problems.suites import BOXES
 from experiments.harness.experiment import counted
 from surrogates import plotting
 
-LEFT = ("real", "bbob-largescale")
+LEFT = (*BOXES, "bbob-largescale")
 """Suites drawn by the percentage left: with two queries per variable hardly any of COCO's targets is reached."""
 
 ALWAYS = {True: (OURS, "cobyqa_wide", "turbo", "random"), False: (OURS, *COBYQAS, "random")}
@@ -84,7 +85,7 @@ def figure(records: Sequence[Record]) -> Figure:
     """Draws a panel for each dimension or black box; the legend fills the rest of the last row, or is below."""
     board = Board.of(records)
     suite = board.problems[0].suite
-    real, shares = suite == "real", suite in LEFT
+    real, shares = suite in BOXES, suite in LEFT
     cells: dict[str, list[Record]] = {}
     for key in dict.fromkeys(p.function if real else p.dimension for p in board.problems):
         own = [r for r in records if (r.run.problem.function if real else r.run.problem.dimension) == key]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from optimizers.comparison.queries import Queries
 
@@ -21,17 +22,20 @@ def sample(sampler: str, queries: Queries, x0: np.ndarray, seed: int) -> None:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    d = len(x0)
-    integers = np.zeros(d, dtype=bool) if queries.integrality is None else queries.integrality.numpy()
-    box = list(zip(queries.lower.tolist(), queries.upper.tolist(), integers, strict=True))
+    domain = queries.domain
+    assert domain is not None and domain.space is not None, "samplers need a space"
+    space = domain.space
+    kinds = list(zip(space.lb, space.ub, space.log.tolist(), space.integrality, strict=True))
 
     def objective(trial: Any) -> float:
         x = [
-            trial.suggest_int(f"x{i}", int(low), int(high)) if whole else trial.suggest_float(f"x{i}", low, high)
-            for i, (low, high, whole) in enumerate(box)
+            trial.suggest_int(f"x{i}", int(low), int(high), log=log)
+            if whole
+            else trial.suggest_float(f"x{i}", low, high, log=log)
+            for i, (low, high, log, whole) in enumerate(kinds)
         ]
-        return queries(np.array(x, dtype=float))
+        return queries(domain.to_search(torch.tensor(x, dtype=torch.float64)).numpy())
 
     study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=seed))
-    study.enqueue_trial({f"x{i}": int(x) if box[i][2] else float(x) for i, x in enumerate(x0)})
+    study.enqueue_trial({f"x{i}": int(x) if space.integrality[i] else float(x) for i, x in enumerate(x0)})
     study.optimize(objective, n_trials=queries.max_queries)

@@ -27,8 +27,9 @@ from experiments.benchmarks.problems import (
 )
 from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
 from experiments.benchmarks.problems.figure import CAPTIONS, LEFT, figure
+from experiments.benchmarks.problems.rivals import MIXED
 from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
-from experiments.benchmarks.problems.suites import SUITES
+from experiments.benchmarks.problems.suites import BOXES, SUITES
 from experiments.benchmarks.problems.tables import as_text, by_dimension, by_function, label, tables
 from experiments.harness.experiment import counted
 from experiments.harness.verdicts import Status, Verdict
@@ -42,6 +43,7 @@ SHOWS = {
     "bbob-constrained": "COCO's 54 constrained functions",
     "bbob-mixint": "COCO's 24 functions of integers and real variables",
     "real": "real black boxes",
+    "tuning": "hyperparameters with integers and decades",
 }
 FRESH = range(16, 21)
 """The instances that are run once, after the code is frozen, for the claims."""
@@ -55,7 +57,7 @@ MARGIN = 0.3
 DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo}
 """The modules with a loop of our own for a rival; the page shows their docstrings."""
 
-ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,)}
+ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,), "tuning": (mixed_integer,)}
 """Further modules whose docstrings a suite's page shows."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
@@ -79,6 +81,8 @@ CLAIMS = {
     "bbob-mixint": "With integers as four of five variables, the trust region on the derived Gaussian process is not "
     "behind pycma's integer handling and random search.",
     "real": f"{FIRST} over the black boxes.",
+    "tuning": "On hyperparameters with integers and decades, the trust region on the derived Gaussian process ends "
+    "lower than pycma, random search and optuna's samplers.",
 }
 
 
@@ -86,7 +90,7 @@ def name_of(record: Record) -> str:
     """Returns the id of a record's results: its suite, an unusual budget, and whether its instance is fresh."""
     problem = record.run.problem
     factor = problem.queries // problem.dimension
-    usual = problem.suite == "real" or factor == SUITES[problem.suite].factor
+    usual = problem.suite in BOXES or factor == SUITES[problem.suite].factor
     name = f"problems-{problem.suite}" if usual else f"problems-{problem.suite}-{factor}d"
     return f"{name}-fresh" if problem.instance in FRESH and problem.suite != "real" else name
 
@@ -210,11 +214,12 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
             own = board.where(chosen)
             if best := _next_to_ours(own, own.mean_scores()):
                 found.append(_below(own, best, f"on {name} ends lower than the best of the others, {label(best)}"))
-    if suite.name == "bbob-mixint":
-        return [*(_not_behind(board, m) for m in board.methods if m != OURS and _met(board, m)), *found]
+    if suite.name in MIXED:
+        judge = _not_behind if suite.dimensions else _ends_lower
+        return [*(judge(board, m) for m in board.methods if m != OURS and _met(board, m)), *found]
     if suite.stages:
         return [*map(_claim, stages.claims(records)), *found]
-    found += [_below(board, m, f"ends lower than {label(m)}") for m in (BETTER_COBYQA, *MET) if _met(board, m)]
+    found += [_ends_lower(board, m) for m in (BETTER_COBYQA, *MET) if _met(board, m)]
     multimodal = board.where(lambda p: suite.group(p.function) in MULTIMODAL)
     if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere and _met(multimodal, "cma"):
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
@@ -249,9 +254,13 @@ def _met(board: Board, other: str) -> bool:
     return board.has(other) and bool(board.shared(OURS, other).problems)
 
 
+def _ends_lower(board: Board, other: str) -> Verdict:
+    return _below(board, other, f"ends lower than {label(other)}")
+
+
 def _below(board: Board, other: str, claim: str) -> Verdict:
     shared = board.shared(OURS, other)
-    what = "percentage left" if shared.problems[0].suite == "real" else "log10 gap"
+    what = "percentage left" if shared.problems[0].suite in BOXES else "log10 gap"
     return _verdict(shared, shared.difference(OURS, other), what, claim)
 
 
@@ -281,7 +290,7 @@ def _claim(test: stages.Test) -> Verdict:
 def _verdict(board: Board, found: Difference, what: str, claim: str, most: float = 0.0) -> Verdict:
     mean, low, high, count, _ = found
     status: Status = "reproduced" if high < most else "not reproduced" if low > most else "undecided"
-    boxes = len({problem.function for problem in board.problems if problem.suite == "real"})
+    boxes = len({problem.function for problem in board.problems if problem.suite in BOXES})
     over = f"{boxes} black boxes" if boxes > 1 else counted(count, "problem")
     return Verdict(
         claim=f"{label(OURS)} {claim}",

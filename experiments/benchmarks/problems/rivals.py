@@ -23,8 +23,8 @@ from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.mixed_integer import sample
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
 from experiments.benchmarks.problems.scbo import scbo
-from experiments.benchmarks.problems.suites import SIDE, Problem
-from optimizers import Space, SurrogateTrustRegion, minimize
+from experiments.benchmarks.problems.suites import BOXES, SIDE, Problem
+from optimizers import SurrogateTrustRegion, minimize
 from optimizers.comparison.outside import run_outside
 from optimizers.comparison.queries import Queries
 from surrogates import plotting
@@ -35,9 +35,9 @@ OUR_RADIUS = 0.2
 AT_A_TIME = 8
 """Number of queries per round of ``trust_region_8``."""
 
-BOXES = ("bbob", "bbob-noisy", "bbob-largescale", "real")
+IN_A_BOX = ("bbob", "bbob-noisy", "bbob-largescale", "real")
 CONSTRAINED = ("bbob-constrained",)
-MIXED = ("bbob-mixint",)
+MIXED = ("bbob-mixint", "tuning")
 
 Run = Callable[[Queries, np.ndarray, int], None]
 """Queries the objective from a start, with a seed, until the budget is spent or the method stops."""
@@ -72,7 +72,7 @@ class Rival:
     asks_start: bool = True
     why: str = ""
     needs: tuple[str, ...] = ()
-    suites: tuple[str, ...] = BOXES
+    suites: tuple[str, ...] = IN_A_BOX
     constraints: float = math.inf
 
     def takes(self, problem: Problem, functions: Sequence[int | str], instances: Sequence[int]) -> bool:
@@ -81,7 +81,7 @@ class Rival:
             return False
         if problem.constraints > self.constraints:
             return False
-        if problem.suite == "real":
+        if problem.suite in BOXES:
             return problem.dimension <= self.most_real
         if problem.queries > self.factor * problem.dimension:
             return False
@@ -128,8 +128,8 @@ def _ours(method: str, **options: Any) -> Run:
 def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
     box: Any = list(zip(queries.lower.tolist(), queries.upper.tolist(), strict=True))
     told, more, budget = functools.partial(_told, queries), dict(options), queries.max_queries
-    if queries.integrality is not None:
-        box = Space(box, integrality=queries.integrality.tolist())
+    if queries.domain is not None:
+        box = queries.domain.space
     if queries.constraints is not None:
         more["constraints"] = queries.constraints
     minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **more)
@@ -151,7 +151,7 @@ def _run_rounds(queries: Queries, x0: np.ndarray, seed: int) -> None:
 def _told(queries: Queries, x: np.ndarray) -> Any:
     if queries.constraints is not None:
         return queries(x), queries.evaluated(x)
-    queries(x)
+    queries(x if queries.domain is None else queries.domain.to_search(torch.from_numpy(x)).numpy())
     return queries.values[-1]  # NaN for a failed query, which our methods know
 
 
@@ -160,7 +160,8 @@ def _outside(name: str, **options: Any) -> Run:
 
 
 def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
-    run_outside(name, queries, torch.from_numpy(x0), seed, options, restarts=True)
+    start = torch.from_numpy(x0) if queries.domain is None else queries.domain.to_search(torch.from_numpy(x0))
+    run_outside(name, queries, start, seed, options, restarts=True)
 
 
 _TABLE = (
@@ -168,7 +169,7 @@ _TABLE = (
         "trust_region",
         _ours("trust_region"),
         factor=100,
-        suites=BOXES + CONSTRAINED + MIXED,
+        suites=IN_A_BOX + CONSTRAINED + MIXED,
         why="ours, the method under test",
     ),
     Rival("trust_region_8", _run_rounds, most=20, most_real=0, every=2, why="ours with eight concurrent queries"),
@@ -192,7 +193,7 @@ _TABLE = (
         most_real=120,
         factor=100,
         asks_start=False,
-        suites=BOXES + CONSTRAINED,
+        suites=IN_A_BOX + CONSTRAINED,
         why="SciPy's best derivative-free method, with its default radius of 1",
     ),
     Rival(
@@ -202,7 +203,7 @@ _TABLE = (
         most_real=120,
         factor=100,
         asks_start=False,
-        suites=BOXES + CONSTRAINED,
+        suites=IN_A_BOX + CONSTRAINED,
         why="the same with our trust region's initial radius up to d = 20, 0.2 of the box",
     ),
     Rival(
@@ -210,12 +211,12 @@ _TABLE = (
         _outside("cma"),
         factor=100,
         asks_start=False,
-        suites=BOXES + CONSTRAINED + MIXED,
+        suites=IN_A_BOX + CONSTRAINED + MIXED,
         why="the standard evolution strategy, with IPOP restarts",
     ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences with d + 1 queries per gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
-    Rival("random", _outside("random"), factor=100, suites=BOXES + CONSTRAINED + MIXED, why="the baseline"),
+    Rival("random", _outside("random"), factor=100, suites=IN_A_BOX + CONSTRAINED + MIXED, why="the baseline"),
     Rival("sobol", _outside("sobol"), factor=100, why="the baseline with evenly spread points"),
     Rival(
         "turbo", _ours("turbo"), most=10, most_real=120, every=2, why="the best known local Bayesian optimization; slow"

@@ -19,10 +19,12 @@ import numpy as np
 import torch
 
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress
-from experiments.benchmarks.problems.rivals import RIVALS
-from experiments.benchmarks.problems.suites import SIDE, SUITES, Opened, Problem, opened
+from experiments.benchmarks.problems.rivals import MIXED, RIVALS
+from experiments.benchmarks.problems.suites import BOXES, SIDE, SUITES, Opened, Problem, opened
 from experiments.running.results import ResultsError
+from optimizers import Space
 from optimizers.comparison.queries import Queries
+from optimizers.core.bounds import Domain
 from optimizers.core.constraints import ReturnedConstraints
 from optimizers.running.finished import FinishedUnits
 from optimizers.running.pool import run_tasks
@@ -215,6 +217,7 @@ def _warm(method: str, suite: str) -> None:
     start, about = np.array([1.0, 2.0]), Problem(suite, 1, 2, 0, WARM)
     count = about.constraints
     bowl = Opened(lambda x: (float(x @ x), 1.0 - x[:count]) if count else float(x @ x), start, count)
+    bowl.space = Space([(-SIDE, SIDE)] * 2) if suite in MIXED else None
     with suppress(Exception):  # the record of the run itself has the error
         RIVALS[method].run(_queries(bowl, about)[0], start, 0)
 
@@ -230,13 +233,22 @@ def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
         finally:
             clock[0] += time.process_time() - start
 
-    side = np.full(about.dimension, SIDE)
-    lower, upper = map(torch.from_numpy, problem.box or (-side, side))
-    integrality = None if problem.integrality is None else torch.from_numpy(problem.integrality)
-    m, limits, x0 = problem.constraints, None, torch.from_numpy(problem.start)
+    m, limits, space = problem.constraints, None, problem.space or Space([(-SIDE, SIDE)] * about.dimension)
     if m:
         limits = ReturnedConstraints(np.full(m, -np.inf), np.zeros(m))
-    return Queries(timed, lower, upper, about.queries, True, integrality=integrality, constraints=limits, x0=x0), clock
+    domain = Domain.of(torch.as_tensor(space.lb), torch.as_tensor(space.ub), rescale=False, space=space)
+    queries = Queries(
+        timed,
+        domain.search_lower,
+        domain.search_upper,
+        about.queries,
+        True,
+        integrality=torch.from_numpy(space.integrality & ~space.log) if problem.space else None,
+        domain=domain if problem.space else None,
+        constraints=limits,
+        x0=torch.from_numpy(problem.start),
+    )
+    return queries, clock
 
 
 def record_of(
@@ -248,7 +260,7 @@ def record_of(
     failure: str = "",
 ) -> Record:
     """Creates the record of a run from its progress, with the main and the strict tolerance of constraints."""
-    reached = () if run.problem.suite == "real" else tuple(progress.reached())
+    reached = () if run.problem.suite in BOXES else tuple(progress.reached())
     stages = [factor * run.problem.dimension for factor in SUITES[run.problem.suite].stages]
     stages = sorted({1, *stages, progress.asked}) if stages else []
     least, strictly = (() if p is None else tuple(p.thinned(*stages)) for p in (progress, strict))

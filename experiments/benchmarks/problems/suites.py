@@ -2,7 +2,8 @@
 
 A COCO problem is given by a function of a suite, its dimension and its instance; a real problem by a black box and its
 instance, which is the seed. All are searched in [−5, 5]^d, to which the boxes of real problems are scaled. The start
-depends on the problem alone: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own.
+depends on the problem alone: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own. The tuning problems
+have integers and variables in decades, which are searched in log10 of the hyperparameters' own units.
 
 COCO's instances 1 to 3 are rejected: they are reserved for whoever checks these results.
 """
@@ -16,20 +17,26 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from experiments.benchmarks.problems import constrained
 from experiments.benchmarks.problems.coco_files import Progress, progress_in
 from experiments.registry import MissingExtraError
-from experiments.workloads.black_boxes import BLACK_BOXES
+from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
+from experiments.workloads.black_boxes.tuning import WITH_INTEGERS, Tuning
+from experiments.workloads.black_boxes.variables import named
+from optimizers import Space
 
 SIDE = 5.0
 """Half the side of the box."""
 
 START_SIDE = 4.0
 """Half the side of the box in which starts are drawn."""
+
+BOXES: dict[str, dict[str, BlackBox]] = {"real": BLACK_BOXES, "tuning": WITH_INTEGERS}
+"""The black boxes of each suite that is not COCO's, by name."""
 
 FIRST_INSTANCE = 4
 LONGEST_SHIFT = 20_000
@@ -69,8 +76,8 @@ class Suite:
     """A set of problems.
 
     Attributes:
-        name: COCO's name, or ``real``.
-        dimensions: default dimensions; empty for real problems, which have their own.
+        name: COCO's name, or a key of ``BOXES``.
+        dimensions: default dimensions; empty for black boxes, which have their own.
         groups: COCO's groups of functions.
         known: all dimensions of the suite.
         factor: default number of queries over d; a black box has its own budget.
@@ -89,12 +96,10 @@ class Suite:
     @property
     def functions(self) -> tuple[int | str, ...]:
         """Numbers of the functions, or names of the black boxes."""
-        if self.name == "real":
-            return tuple(BLACK_BOXES)
-        return tuple(number for group in self.groups.values() for number in group)
+        return tuple(BOXES.get(self.name) or (number for group in self.groups.values() for number in group))
 
     def group(self, function: int | str) -> str:
-        """Returns the group of a function; ``real`` for a black box."""
+        """Returns the group of a function; the suite's name for a black box."""
         return next((name for name, numbers in self.groups.items() if function in numbers), self.name)
 
 
@@ -113,7 +118,7 @@ SUITES = {
             stages=(5, 10),
         ),
         Suite("bbob-mixint", (5, 10, 20, 40), NOISELESS_GROUPS, (5, 10, 20, 40, 80, 160), own_start=True),
-        Suite("real", (), {}, ()),
+        *(Suite(name, (), {}, ()) for name in BOXES),
     )
 }
 
@@ -154,11 +159,10 @@ class Opened:
     """A problem that can be queried.
 
     Attributes:
-        fun: f at a point of the box, an array of shape ``d``; the pair (f, c) where there are constraints.
+        fun: f at a point of the space, an array of shape ``d``; the pair (f, c) where there are constraints.
         start: shape ``d``.
         constraints: number of constraints, c ≤ 0.
-        box: lower and upper bounds, each of shape ``d``; None: [−5, 5]^d.
-        integrality: which variables are integers, shape ``d``; None: no variable is.
+        space: bounds, integers and decades; None: [−5, 5]^d.
         progress: the progress; for a COCO problem only after it is closed.
         strict: the same with a smaller tolerance of constraints.
     """
@@ -166,8 +170,7 @@ class Opened:
     fun: Callable[[np.ndarray], Any]
     start: np.ndarray
     constraints: int = 0
-    box: tuple[np.ndarray, np.ndarray] | None = None
-    integrality: np.ndarray | None = None
+    space: Space | None = None
     progress: Progress | None = None
     strict: Progress | None = None
 
@@ -195,12 +198,12 @@ def chosen(
     if unknown := [function for function in functions if function not in suite.functions]:
         raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {_listed(suite.functions)}")
     names = list(functions or suite.functions)
-    if suite.name == "real":
-        boxes = [BLACK_BOXES[str(name)] for name in names]
+    if known := BOXES.get(suite.name):
+        boxes = [known[str(name)] for name in names]
         if missing := [box for box in boxes if box.missing and functions]:
             raise MissingExtraError(missing[0].name, missing[0].missing, "problems")
         here = [box for box in boxes if not box.missing]
-        return [Problem("real", box.name, box.dimension, i, box.budget) for i in instances for box in here]
+        return [Problem(suite.name, box.name, box.dimension, i, box.budget) for i in instances for box in here]
     if early := [instance for instance in instances if instance < FIRST_INSTANCE]:
         raise ValueError(
             f"instances must be at least {FIRST_INSTANCE}, got {early[0]}: COCO's instances 1 to 3 are reserved for "
@@ -228,24 +231,42 @@ def opened(problem: Problem, method: str, folder: Path) -> AbstractContextManage
         method: name of the method, for COCO's files.
         folder: an empty folder, into which COCO's observer writes its files; real problems write none.
     """
-    return _opened_box(problem) if problem.suite == "real" else _opened_coco(problem, method, folder)
+    return _opened_box(problem) if problem.suite in BOXES else _opened_coco(problem, method, folder)
 
 
 @contextmanager
 def _opened_box(problem: Problem) -> Iterator[Opened]:
-    box = BLACK_BOXES[str(problem.function)]
-    lower, upper = (np.asarray(side, dtype=float) for side in (box.lower, box.upper))
-    fun, values = box.make(problem.instance), list[float]()
+    box = BOXES[problem.suite][str(problem.function)]
+    found = (_in_own_units if problem.suite == "tuning" else _scaled)(box, problem.instance)
+    fun, values = found.fun, list[float]()
 
-    def scaled(x: np.ndarray) -> float:
+    def recorded(x: np.ndarray) -> float:
         values.append(np.nan)
-        values[-1] = float(fun(lower + (upper - lower) * (x + SIDE) / (2 * SIDE)))
+        values[-1] = float(fun(x))
         return values[-1]
 
-    start = np.asarray(box.start(problem.instance), dtype=float)
-    found = Opened(scaled, (start - lower) / (upper - lower) * 2 * SIDE - SIDE)
+    found.fun = recorded
     yield found
     found.progress = Progress.of(values)
+
+
+def _scaled(box: BlackBox, seed: int) -> Opened:
+    lower, upper = (np.asarray(side, dtype=float) for side in (box.lower, box.upper))
+    fun, start = box.make(seed), np.asarray(box.start(seed), dtype=float)
+    return Opened(
+        lambda x: fun(lower + (upper - lower) * (x + SIDE) / (2 * SIDE)),
+        (start - lower) / (upper - lower) * 2 * SIDE - SIDE,
+    )
+
+
+def _in_own_units(box: BlackBox, seed: int) -> Opened:
+    task = cast(Tuning, box.draw(seed))
+    space, start = task.space, named(task.variables, box.start(seed))
+    return Opened(
+        lambda x: task.loss(space.named(x)),
+        np.array(list(start.values())),
+        space=Space(space, space.integrality, space.log),
+    )
 
 
 @contextmanager
@@ -268,8 +289,8 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
         coco.observe_with(cocoex.Observer(problem.suite, files))
         found = Opened(told or (lambda x: float(coco(x))), start, coco.number_of_constraints)
         if count := coco.number_of_integer_variables:
-            found.box = np.array(coco.lower_bounds), np.array(coco.upper_bounds)
-            found.integrality = np.arange(problem.dimension) < count
+            box = np.column_stack([coco.lower_bounds, coco.upper_bounds])
+            found.space = Space(box, integrality=np.arange(problem.dimension) < count)
         try:
             yield found
         finally:

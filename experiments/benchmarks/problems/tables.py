@@ -9,7 +9,7 @@ import numpy as np
 from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
-from experiments.benchmarks.problems.suites import SUITES, Problem, Suite
+from experiments.benchmarks.problems.suites import BOXES, SUITES, Problem, Suite
 from experiments.harness.experiment import counted
 from experiments.harness.verdicts import Table
 
@@ -28,7 +28,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
     board = Board.of(records)
     suite = SUITES[board.problems[0].suite]
     whole: Part = "all", lambda problem: True
-    if suite.name == "real":
+    if suite.name in BOXES:
         parts = [*by_function(board), whole]
         found = [ranks(board, parts, "problem"), scores(board, parts), differences(board, parts, "problem")]
         found += [values(records)]
@@ -135,7 +135,7 @@ def what_was_run(records: Sequence[Record]) -> Table:
         own = [record for record in records if record.run.method == method]
         problems = [record.run.problem for record in own]
         functions = {p.function for p in problems}
-        budgets = {p.queries // p.dimension for p in problems} if problems[0].suite != "real" else {}
+        budgets = {p.queries // p.dimension for p in problems} if problems[0].suite not in BOXES else {}
         failed = [record for record in own if record.failure]
         why = f" ({failed[0].failure})" if failed else ""
         rows.append(
@@ -198,11 +198,11 @@ def _in_order(found: Sequence[dict[str, float]]) -> list[str]:
 
 
 def _measure(board: Board) -> str:
-    return "% left" if board.problems[0].suite == "real" else "mean log10 gap"
+    return "% left" if board.problems[0].suite in BOXES else "mean log10 gap"
 
 
 def _meaning(board: Board) -> str:
-    if board.problems[0].suite == "real":
+    if board.problems[0].suite in BOXES:
         return (
             "Mean percentage of the possible gain that was left: 0 for the least value that any method found on the "
             "problem and instance, 100 for no gain over the start."
@@ -224,7 +224,7 @@ def _asked(board: Board) -> str:
     functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
     budgets = sorted({p.queries // p.dimension for p in problems})
     own = "each problem's own budget; each black box counts once, by its mean over instances"
-    spent = own if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
+    spent = own if problems[0].suite in BOXES else f"{_listed(budgets)} d queries"
     return f"{counted(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
 
 

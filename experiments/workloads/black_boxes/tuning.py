@@ -239,11 +239,14 @@ PROBLEMS = (
     _problem("perceptron_digits", PERCEPTRON, digits),
 )
 
-WITH_INTEGERS: dict[str, Callable[[int], Tuning]] = {
-    "lightgbm_breast_cancer": breast_cancer,
-    "kernel_ridge_diabetes": diabetes,
-    "perceptron_digits": digits,
-    "forest_diabetes": partial(diabetes_trees, FOREST, forest),
-    "boosting_diabetes": partial(diabetes_trees, BOOSTING, boosting),
+WITH_INTEGERS = {
+    box.name: box
+    for box in (
+        *PROBLEMS,
+        _problem("forest_diabetes", FOREST, partial(diabetes_trees, FOREST, forest)),
+        _problem("boosting_diabetes", BOOSTING, partial(diabetes_trees, BOOSTING, boosting)),
+    )
 }
-"""Problems to minimize ``loss`` on ``space``: all but kernel ridge regression have integers and decades."""
+"""Boxes that draw the problem of minimizing ``Tuning.loss`` on ``Tuning.space``: all have variables in decades, and
+all but kernel ridge regression have integers.
+"""

@@ -55,7 +55,7 @@ def test_trees_are_lightgbms():
 def test_a_space_has_the_hyperparameters_in_their_own_units(name):
     if name.startswith("lightgbm"):
         pytest.importorskip("lightgbm", reason="pip install '.[problems]'")
-    task = tuning.WITH_INTEGERS[name](2)
+    task = tuning.WITH_INTEGERS[name].draw(2)
     u, space = np.full(len(task.variables), 0.5), task.space
     middle = np.where(space.log, np.sqrt(space.lb * space.ub), 0.5 * (space.lb + space.ub))
     middle = np.where(space.integrality, np.round(middle), middle)
@@ -66,7 +66,7 @@ def test_a_space_has_the_hyperparameters_in_their_own_units(name):
 def test_a_forest_is_scikit_learns():
     from sklearn.ensemble import RandomForestRegressor
 
-    task = tuning.WITH_INTEGERS["forest_diabetes"](1)
+    task = tuning.WITH_INTEGERS["forest_diabetes"].draw(1)
     values = named(tuning.FOREST, np.zeros(5))
     errors = []
     for train, test in task.folds.split(task.inputs):
