@@ -2,8 +2,8 @@
 
 A run has solved a problem to τ when F(x) − F* ≤ τ (F(x0) − F*), F* the least cost that any of the compared runs found.
 It has 50 (d + 1) evaluations, and ends early where a fifth of them lowered the cost by less than 1e-9 of the decrease
-so far. A data profile is the share of problems that are solved within α (d + 1) evaluations. The standard starts are
-for the comparison, the perturbed ones for changes of the method.
+so far. A data profile is the share of problems that are solved within α (d + 1) evaluations; DIR/least-squares.png
+draws the profiles. The standard starts are for the comparison, the perturbed ones for changes of the method.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from experiments.benchmarks.output import options_of, write
+from experiments.running.results import save_figure
 from experiments.workloads.calibrations import calibrations
 from experiments.workloads.more_wild import LeastSquaresProblem, problems
 from optimizers import least_squares, minimize
 from optimizers.comparison.interval import with_interval
+from surrogates import plotting
+from surrogates.plotting import MethodStyle
 
 BUDGET, ENOUGH, TAUS, ALPHAS = 50, 1e-9, (1e-3, 1e-5), (2, 3, 5, 10, 20, 50)
+DPI = 200
 PERTURBED = 0.3
 """The largest relative change of a coordinate in a perturbed start; a coordinate of 0 changes by a tenth as much of the
 largest one."""
@@ -84,6 +90,13 @@ def dfo_ls(r: Counted, x0: np.ndarray) -> Any:
 
 RUNS: dict[str, Run] = {"dfo-ls": dfo_ls, "scipy": scipy_2_point, OURS: ours, "scalar": scalar}
 
+LOOKS = {
+    "dfo-ls": MethodStyle("DFO-LS", plotting.VERMILION, "s", "--"),
+    "scipy": MethodStyle("SciPy's least_squares", plotting.ORANGE, "P", "-."),
+    OURS: MethodStyle("least_squares", plotting.BLUE, "o"),
+    "scalar": MethodStyle("the default method on the cost", plotting.BLACK, "*", ":"),
+}
+
 
 def costs_of(run: Run, problem: LeastSquaresProblem, x0: np.ndarray) -> list[float]:
     """The costs of a run in the order of its evaluations."""
@@ -109,25 +122,54 @@ def evaluations(costs: Sequence[float], least: float, tau: float) -> float:
     return next((n for n, cost in enumerate(costs, 1) if cost <= target), math.inf)
 
 
+def counts_of(rows: Sequence[dict[str, Any]], names: Sequence[str], tau: float) -> dict[str, np.ndarray]:
+    """The evaluations of each method until it has solved each problem, given its costs there."""
+    least = [min(min(row["costs"][name]) for name in names) for row in rows]
+    return {
+        name: np.array([evaluations(row["costs"][name], low, tau) for row, low in zip(rows, least, strict=True)])
+        for name in names
+    }
+
+
+def figure(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
+    """The data profiles, with a panel for each τ."""
+    dims = np.array([row["d"] + 1 for row in rows])
+
+    def draw_cell(panel: Axes, tau: float) -> None:
+        for name, counts in counts_of(rows, names, tau).items():
+            x, look = np.sort((counts / dims)[np.isfinite(counts)]), LOOKS[name]
+            y = np.arange(1, len(x) + 1) / len(rows)
+            marks: Any = {"marker": look.marker, "markevery": max(1, len(x) // 5), "label": look.label}
+            panel.plot(
+                np.append(x, BUDGET),
+                np.append(y, len(x) / len(rows)),
+                color=look.color,
+                ls=look.line,
+                drawstyle="steps-post",
+                **marks,
+            )
+        panel.set(xscale="log", xlim=(1.0, BUDGET), ylim=(0.0, 1.0))
+
+    cells, labels = {f"τ = {tau:g}": tau for tau in TAUS}, ("evaluations / (d + 1)", "share of problems solved")
+    return plotting.grid(
+        cells, draw_cell, xlabel=labels[0], ylabel=labels[1], width=plotting.PAGE, height=2.3, sharey=True
+    )
+
+
 def summary(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
     """The table of medians, differences and profiles, given the costs of each method on each problem."""
     lines, dims = [], np.array([row["d"] + 1 for row in rows])
     for tau in TAUS:
-        least = [min(min(row["costs"][name]) for name in names) for row in rows]
-        counts = {
-            name: np.array([evaluations(row["costs"][name], low, tau) for row, low in zip(rows, least, strict=True)])
-            for name in names
-        }
+        counts = counts_of(rows, names, tau)
         lines.append(f"τ = {tau:g}: median evaluations; log2 of the ratio to ours (95%); solved; profile at {ALPHAS}")
         for name, own in counts.items():
             capped = [np.minimum(n, 2 * BUDGET * dims) for n in (own, counts[OURS])]
             ratio = with_interval(np.log2(capped[0] / capped[1]))
             profile = " ".join(f"{float((own / dims <= alpha).mean()):.2f}" for alpha in ALPHAS)
             lines.append(f"  {name:15} {np.median(own):6.1f}  {ratio:24} {np.isfinite(own).mean():.3f}  {profile}")
-        for row, low in zip(rows, least, strict=True):
+        for number, row in enumerate(rows):
             if row["name"] in {problem.name for problem in calibrations()}:
-                found = ", ".join(f"{name} {evaluations(row['costs'][name], low, tau):g}" for name in names)
-                lines.append(f"  {row['name']}: {found}")
+                lines.append(f"  {row['name']}: {', '.join(f'{name} {counts[name][number]:g}' for name in names)}")
     return lines
 
 
@@ -146,4 +188,7 @@ def main(arguments: Sequence[str]) -> int:
             x0 = problem.x0 if seed is None else perturbed(problem.x0, seed, number)
             costs = {method: costs_of(RUNS[method], problem, x0) for method in options.methods}
             rows.append({"name": problem.name, "d": len(x0), "costs": costs})
-    return write(options.out, "least-squares", summary(rows, options.methods), problems=rows)
+    status = write(options.out, "least-squares", summary(rows, options.methods), problems=rows)
+    with plotting.applied():
+        save_figure(figure(rows, options.methods), options.out / "least-squares.png", DPI)
+    return status
