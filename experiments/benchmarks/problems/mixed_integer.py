@@ -5,6 +5,10 @@ start at COCO's initial solution, the middle of the domain. All queries are poin
 each integer with the same probability. CMA-ES uses pycma's ``integer_variables`` with bounds half a unit beyond the
 last integers and initial standard deviations of 0.3 of each side. TPE and ``GPSampler`` are optuna's (Akiba et al.,
 KDD 2019) with their defaults, ``suggest_int`` and ``suggest_float``; the start is their first trial.
+
+The tuning problems are hyperparameters of learners in scikit-learn and LightGBM
+(``experiments.workloads.black_boxes.tuning``). Hyperparameters that span decades are searched in log10 by all methods.
+For CMA-ES and random search those that are also integers are real variables, which are rounded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A COCO problem is given by a function of a suite, its dimension and its instance; a real problem by a black box and its
 instance, which is the seed. All are searched in [−5, 5]^d, to which the boxes of real problems are scaled. The start
-depends on the problem alone: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own. The tuning problems
-have integers and variables in decades, which are searched in log10 of the hyperparameters' own units.
+depends on the problem alone: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own.
 
 COCO's instances 1 to 3 are rejected: they are reserved for whoever checks these results.
 """
