@@ -18,7 +18,9 @@ from federated.engine.host import Host, LazyMapping, prepared
 from federated.engine.result import FederatedResult
 from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
+from optimizers.core.bounds import BoundsLike
 from optimizers.core.options import (
+    ProxLike,
     check_boolean,
     check_integer,
     check_takes,
@@ -52,11 +54,22 @@ def simulate(
     x0: Any,
     *,
     rounds: int,
+    local_steps: int = 10,
+    seed: int = 0,
+    bounds: BoundsLike | None = None,
+    prox: ProxLike | None = None,
+    participation: float | int = 1.0,
+    weights: Sequence[float] | None = None,
+    fun: Callable[[Any], Any] | None = None,
+    numpy: bool | None = None,
+    batched: bool = False,
+    workers: int = 1,
+    timeout: float | None = None,
+    on_failure: FailurePolicy = "skip",
     callback: Callback | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     progress: ProgressMode = "auto",
-    numpy: bool | None = None,
     **options: Any,
 ) -> FederatedResult:
     """Minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw, by a federation of N clients on this machine.
@@ -70,6 +83,19 @@ def simulate(
         objectives: the clients' functions fᵢ; see ``make_federation``.
         x0: initial point, shape ``d``.
         rounds: R, the total number of rounds, including those before a resume.
+        local_steps: T, the steps of a client in a round.
+        seed: seed of every random number, 0 ≤ seed < 2⁶⁴.
+        bounds: box constraints on every iterate and query.
+        prox: proximal operator of ψ, applied by clients after each local step; see ``Algorithm``.
+        participation: clients sampled in a round: an integer is their number, a float a fraction of N.
+        weights: wᵢ > 0, one for each client; None means equal weights.
+        fun: F, evaluated once per round for the history and not counted as queries.
+        numpy: whether objectives, ``fun``, callbacks and the result use NumPy arrays instead of tensors; None means
+            True unless x0 is a tensor.
+        batched: whether objectives receive all points of a batch at once, shape ``q x d``.
+        workers: number of worker processes that serve clients; 1 serves them in this process.
+        timeout: maximal seconds of a client's work in a phase; None is unlimited; see ``make_federation``.
+        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
         callback: called after each round with its record and the model; it stops the run by returning True or raising
             StopIteration.
         checkpoint: file to which the federation is saved, with files beside it (``federated.engine.checkpoint``). The
@@ -79,11 +105,9 @@ def simulate(
         checkpoint_every: number of rounds between saves.
         progress: ``"auto"`` shows a bar in terminals and notebooks and otherwise logs every 30 s; True shows a bar;
             False shows nothing. See ``Progress``.
-        numpy: whether objectives, ``fun``, callbacks and the result use NumPy arrays instead of tensors; None means
-            True unless x0 is a tensor.
-        **options: ``fun``, ``workers`` and other options of ``make_federation``; ``local_steps``, ``seed``,
-            ``participation``, ``bounds``, ``weights`` and other options of ``Algorithm``; and the algorithm's own
-            options.
+        **options: the algorithm's own options, such as FedZO's ``directions``; ``server_rate``, ``aggregation``,
+            ``trim``, ``gate`` and ``quorum`` of ``Algorithm``; ``retries``, ``start_method`` and ``codec`` of
+            ``make_federation``.
 
     Returns:
         A ``FederatedResult``, whose ``message`` states the numbers of failed queries, unused reports and reported
@@ -96,7 +120,24 @@ def simulate(
             first query.
     """
     arrays = _arrays(numpy, x0)
-    federation = make_federation(algorithm, objectives, x0, numpy=arrays, **options)
+    federation = make_federation(
+        algorithm,
+        objectives,
+        x0,
+        local_steps=local_steps,
+        seed=seed,
+        bounds=bounds,
+        prox=prox,
+        participation=participation,
+        weights=weights,
+        fun=fun,
+        numpy=arrays,
+        batched=batched,
+        workers=workers,
+        timeout=timeout,
+        on_failure=on_failure,
+        **options,
+    )
     try:
         rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
@@ -112,25 +153,7 @@ def simulate(
         ending = run_rounds(federation, rounds, told, kept, every, progress)
     finally:
         federation.host.close()
-    ledger, history = federation.ledger, federation.history
-    queries, failures = ledger.total("queries"), ledger.total("failures")
-    skipped = sum(record.skipped is not None for record in history)
-    asked, unused = reports_of(history)
-    in_vain = skipped == federation.rounds > 0 or failures == queries > 0 or 2 * unused > asked
-    result = FederatedResult(
-        x=federation.server.x,
-        fun=history[-1].fun,
-        nfev=queries,
-        nfail=failures,
-        nit=federation.rounds,
-        skipped=skipped,
-        rejected=sum(record.rejected for record in history),
-        success=ending.planned and not in_vain,
-        message=ending.message,
-        algorithm=federation.algorithm.name,
-        history=history,
-        ledger=ledger,
-    )
+    result = _result(federation, ending)
     if arrays:
         result.x = to_numpy(result.x)
     return result
@@ -266,6 +289,29 @@ def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
     """Returns the number of requested reports, one per participant and round, and how many of them were not used."""
     asked = sum(len(record.participants) for record in history)
     return asked, asked - sum(len(record.accepted) for record in history)
+
+
+def _result(federation: Federation, ending: Ending) -> FederatedResult:
+    """Returns the result of a run that has ended, with the model as a tensor."""
+    ledger, history = federation.ledger, federation.history
+    queries, failures = ledger.total("queries"), ledger.total("failures")
+    skipped = sum(record.skipped is not None for record in history)
+    asked, unused = reports_of(history)
+    in_vain = skipped == federation.rounds > 0 or failures == queries > 0 or 2 * unused > asked
+    return FederatedResult(
+        x=federation.server.x,
+        fun=history[-1].fun,
+        nfev=queries,
+        nfail=failures,
+        nit=federation.rounds,
+        skipped=skipped,
+        rejected=sum(record.rejected for record in history),
+        success=ending.planned and not in_vain,
+        message=ending.message,
+        algorithm=federation.algorithm.name,
+        history=history,
+        ledger=ledger,
+    )
 
 
 def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:

@@ -1,3 +1,4 @@
+import inspect
 import logging
 import os
 import signal
@@ -41,6 +42,14 @@ def test_the_result_says_what_happened():
     assert [r.queries for r in result.history] == [0, 32, 64, 96]
     assert len(result.ledger.to_rows()) == 12
     assert np.isnan(simulate("fedzo", clients(), X0, rounds=0, **OPTIONS).fun)
+
+
+def test_the_signature_shows_the_usual_options_with_the_defaults_that_they_have():
+    shown = inspect.signature(simulate).parameters
+    passed = {**inspect.signature(Algorithm).parameters, **inspect.signature(make_federation).parameters}
+    common = {name for name in shown if name in passed}
+    assert common >= {"local_steps", "seed", "bounds", "participation", "weights", "fun", "workers", "timeout"}
+    assert all(shown[name] == passed[name] for name in common)
 
 
 def test_numpy_batched_and_plain_objectives_agree():
