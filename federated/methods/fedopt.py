@@ -70,8 +70,11 @@ class GradientClient(Client):
 class FedAvg(LocalSteps):
     """FedAvg (McMahan et al. 2017): the mean of the clients' iterates after T gradient steps each.
 
-    A step costs one value of fᵢ, which detects failures, and one gradient; d numbers are sent each way. On the same
-    messages the result equals that of Flower's FedAvg, if the weights are the numbers of examples.
+    On the same messages the result equals that of Flower's FedAvg, if the weights are the numbers of examples.
+
+    **When to use it.** If the clients' functions have gradients.
+
+    **Cost.** A step costs one value of fᵢ, which detects failures, and one gradient; d numbers are sent each way.
 
     Args:
         update_rule: factory of the local rule, a torch optimizer.
@@ -164,7 +167,12 @@ class AdaptiveFedOpt(FedAvg):
 
 
 class FedAdam(AdaptiveFedOpt):
-    """FedAdam (Reddi et al., Alg. 2): v ← β₂v + (1 − β₂)Δ². See ``AdaptiveFedOpt`` for the arguments."""
+    """FedAdam (Reddi et al., Alg. 2): v ← β₂v + (1 − β₂)Δ². See ``AdaptiveFedOpt`` for the arguments.
+
+    **When to use it.** If the clients' gradients exist and their coordinates differ in size.
+
+    **Cost.** As for FedAvg; the server stores two more vectors.
+    """
 
     name = "fedadam"
 
@@ -179,7 +187,12 @@ class FedAdam(AdaptiveFedOpt):
 
 
 class FedYogi(AdaptiveFedOpt):
-    """FedYogi (Reddi et al., Alg. 2): v ← v − (1 − β₂)Δ² sign(v − Δ²). See ``AdaptiveFedOpt`` for the arguments."""
+    """FedYogi (Reddi et al., Alg. 2): v ← v − (1 − β₂)Δ² sign(v − Δ²). See ``AdaptiveFedOpt`` for the arguments.
+
+    **When to use it.** Instead of FedAdam if Δ is sparse or changes in size, because v grows and shrinks slowly.
+
+    **Cost.** As for FedAvg; the server stores two more vectors.
+    """
 
     name = "fedyogi"
 
@@ -188,7 +201,12 @@ class FedYogi(AdaptiveFedOpt):
 
 
 class FedAdagrad(AdaptiveFedOpt):
-    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in its experiments. See ``AdaptiveFedOpt``."""
+    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in its experiments. See ``AdaptiveFedOpt`` for the arguments.
+
+    **When to use it.** Instead of FedAdam if Δ is sparse; its steps become ever shorter.
+
+    **Cost.** As for FedAvg; the server stores two more vectors.
+    """
 
     name = "fedadagrad"
 

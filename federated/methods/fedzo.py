@@ -67,10 +67,13 @@ class FedZO(LocalSteps):
 
         ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
 
-    A step costs Q + 1 queries, and a round T(Q + 1) queries per client and d numbers each way. In the paper pᵢ = 1/N.
-    The factor 1/Q of its eq. 7, also used in eq. 87, is unbiased for directions with E uuᵀ = I (normal in Lemma F.1);
-    unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3, and λ = 0.01 from its
-    authors' program.
+    In the paper pᵢ = 1/N. The factor 1/Q of its eq. 7, also used in eq. 87, is unbiased for directions with E uuᵀ = I
+    (normal in Lemma F.1); unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3,
+    and λ = 0.01 from its authors' program.
+
+    **When to use it.** If queries are cheap and the clients' functions are similar. If they differ, see ``SCAFFOLD2``.
+
+    **Cost.** A step costs Q + 1 queries, and a round T(Q + 1) queries per client and d numbers each way.
 
     Args:
         directions: Q.
@@ -130,6 +133,11 @@ class FedProx(FedZO):
     unit vectors without the factor d, so that its mean is ∇fᵢ/d. This corresponds to γ = d here: with Adam, whose steps
     depend only on the ratio of the two terms (except for its ε), γ = d gives the program's FedProx, and γ = 1 nearly
     FedZO.
+
+    **When to use it.** If the clients' functions differ and SCAFFOLD's control variates are too noisy, for example with
+    few queries or few clients per round.
+
+    **Cost.** As for FedZO.
 
     Args:
         pull: γ; ``pull=d`` gives the authors' program, 0 gives FedZO.

@@ -91,9 +91,14 @@ class SCAFFOLD1(FedZO):
 
         ĝ = δᵢ(x) + Σⱼ pⱼ Δⱼ(x_{r−1}) − Δᵢ(x_{r−1})
 
-    with δ and Δ as in FedZO. There are two phases: Δᵢ(x_{r−1}) up and its mean down, then T local steps. A round costs
-    (T + 1)(Q + 1) queries per client and 2d numbers each way. A client that cannot estimate Δᵢ does not take part in
-    the round. A client whose second report fails still contributes to the mean Δ that corrected the others.
+    with δ and Δ as in FedZO. There are two phases: Δᵢ(x_{r−1}) up and its mean down, then T local steps. A client that
+    cannot estimate Δᵢ does not take part in the round. A client whose second report fails still contributes to the mean
+    Δ that corrected the others.
+
+    **When to use it.** If the clients' functions differ, and few of many clients take part in a round, so that type
+    II's control variates would be old.
+
+    **Cost.** (T + 1)(Q + 1) queries per client and round, 2d numbers each way, and two exchanges per round.
 
     Args: see ``FedZO``.
     """
@@ -161,11 +166,15 @@ class SCAFFOLD2(FedZO):
 
         ĝ = δᵢ(x) + c − cᵢ,    cᵢ = (1/T) Σ_t δᵢ(x_{r−1,t−1}^{(i)}),    c = Σⱼ pⱼ cⱼ
 
-    with the uncorrected estimates δ of FedZO. A round costs T(Q + 1) queries per client and 2d numbers each way. With
-    partial participation cᵢ is from the client's last round, and c is over all clients that have reported one; the
-    server stores N d numbers. A client takes no correction before its first report, whereas Karimireddy et al. use cᵢ =
-    0: c alone would add a gradient instead of a difference. ``redraw="never"`` shares the directions across all
-    iterations and rounds, as Prop. F.4 assumes.
+    with the uncorrected estimates δ of FedZO. With partial participation cᵢ is from the client's last round, and c is
+    over all clients that have reported one. A client takes no correction before its first report, whereas Karimireddy
+    et al. use cᵢ = 0: c alone would add a gradient instead of a difference. ``redraw="never"`` shares the directions
+    across all iterations and rounds, as Prop. F.4 assumes.
+
+    **When to use it.** If the clients' functions differ, rounds are expensive and queries are cheap (experiment
+    ``fzoos-fig1``).
+
+    **Cost.** T(Q + 1) queries per client and round, and 2d numbers each way; the server stores N d numbers.
 
     Args: see ``FedZO``.
     """

@@ -25,6 +25,11 @@ class ES(EstimatedDescent):
     use standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors of RGF (Appx. C.1), whose displacements are 1/√d
     as long for the same λ.
 
+    **When to use it.** For values that are piecewise constant or rugged, such as a classifier's metric (experiment
+    ``zord-fig4``), because steps depend on the ranks of values over a distance λ only.
+
+    **Cost.** n queries per step, one more in the first, and O(nd) time; O(n²d) for orthonormal directions.
+
     Args:
         antithetic: whether directions come in n/2 opposite pairs; n must then be even.
         distribution: a distribution of ``Directions``; ZoRD's is ``"orthonormal"``.

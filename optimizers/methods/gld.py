@@ -33,6 +33,11 @@ class GLD(Optimizer):
     moves to the best of these points and x; it does not estimate a gradient. The first batch also queries x0. A point
     outside the box or ψ's domain is projected first. The last batch uses only the widest radii. ZoRD gives no radii.
 
+    **When to use it.** For rugged functions such as a controller's return (experiment ``problems-real``), for values
+    that can only be compared, and for integers.
+
+    **Cost.** log₂(R/r) + 1 queries per step, about ten, and O(d) time for each.
+
     Args:
         widest: R, in search units (by default half of a rescaled box).
         narrowest: r, an upper bound of the last radius. None: 2Rd/(q + 5d) after q queries, which falls as queries are

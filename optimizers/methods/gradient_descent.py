@@ -32,6 +32,11 @@ class GradientDescent(Optimizer):
     A step queries f(x), calls jac(x), and moves x ← prox(rule(x, ∇f(x))). If the value or gradient is not finite, the
     iterate moves halfway back to the last point where both were.
 
+    **When to use it.** If f has a gradient, as the reference for methods without one. For a smooth f alone, use SciPy's
+    L-BFGS-B.
+
+    **Cost.** One query, one gradient and O(d) time per step.
+
     Args:
         jac: ∇f; takes a point, shape ``d`` in user units, and returns d numbers. Its calls are counted in
             ``state.gradients``, not against the budget.

@@ -33,6 +33,11 @@ class PRGF(EstimatedDescent):
     by a first-order rule, followed by the prox (``PriorGuidedDifferences``). n counts p and is at most d. The first
     step, and a step after a zero or missing estimate, has no prior and is RGF's; a zero estimate moves nothing.
 
+    **When to use it.** Instead of RGF if gradients at successive iterates are similar, as in attacks on images
+    (experiment ``problems-real``).
+
+    **Cost.** As for RGF: n + 1 queries and O(n²d) time per step.
+
     Args:
         scaling: ``"projection"``, s = 1, or ``"unbiased"``.
         **options: see ``EstimatedDescent``, also for failed queries.

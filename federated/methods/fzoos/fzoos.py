@@ -388,6 +388,12 @@ class FZooS(FZooSOptions):
     queries nearest to x, at least min(3d/2, 500) after the first halving. Their nugget decreases with the squared
     distances of these queries. With noisy values the radius is fixed and the nugget maximizes the likelihood.
 
+    **When to use it.** If the clients' functions differ, are smooth, and queries are expensive. If rounds are expensive
+    and queries cheap, ``SCAFFOLD2`` ends as low (experiment ``fzoos-fig1``).
+
+    **Cost.** See *Queries* and *Communication*. With n queries in the window, a step of a client takes O(n²(n + d)) time,
+    and its weights w take O(n²M) per round.
+
     Args: see ``FZooSOptions``.
     """
 

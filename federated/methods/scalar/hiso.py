@@ -45,6 +45,11 @@ class HiSo(ScalarOnly):
     all perturbations of a step fail, its scalars are all 0. A client without any scalar in a round does not report.
     Probe rounds of a ``GroupProbe`` send two scalars each way, independent of d, τ and P, and cost three queries.
 
+    **When to use it.** If bandwidth is the limit, for any d, such as the parameters of a network. H adapts the length of
+    steps; whether it saves rounds over DeComFL depends on the problem (experiments ``hiso-fig5``, ``hiso-table2``).
+
+    **Cost.** τ(P + 1) queries per client and round, and τP numbers each way for any d. A party holds x and H.
+
     Args:
         x0: initial point, shape ``d``; with float32 or narrower, H takes 4 bytes per coordinate.
         curvature: as in ``optimizers.HiSo``, the same on server and clients. A ``Displacement`` without ``initial``
@@ -85,6 +90,10 @@ class HiSo(ScalarOnly):
 
 class DeComFL(HiSo):
     """DeComFL (Li et al. 2025): HiSo with H = 1.
+
+    **When to use it.** If bandwidth is the limit, before HiSo.
+
+    **Cost.** τ(P + 1) queries per client and round, and τP numbers each way for any d. A party holds x alone.
 
     Args:
         **options: see ``HiSo``, except ``curvature``.
