@@ -201,7 +201,7 @@ class FedYogi(AdaptiveFedOpt):
 
 
 class FedAdagrad(AdaptiveFedOpt):
-    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in its experiments. See ``AdaptiveFedOpt`` for the arguments.
+    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in its experiments. See ``AdaptiveFedOpt``.
 
     **When to use it.** Instead of FedAdam if Δ is sparse; its steps become ever shorter.
 

@@ -45,7 +45,7 @@ class HiSo(ScalarOnly):
     all perturbations of a step fail, its scalars are all 0. A client without any scalar in a round does not report.
     Probe rounds of a ``GroupProbe`` send two scalars each way, independent of d, τ and P, and cost three queries.
 
-    **When to use it.** If bandwidth is the limit, for any d, such as the parameters of a network. H adapts the length of
+    **When to use it.** If bandwidth is the limit, for any d, such as a network's parameters. H adapts the length of
     steps; whether it saves rounds over DeComFL depends on the problem (experiments ``hiso-fig5``, ``hiso-table2``).
 
     **Cost.** τ(P + 1) queries per client and round, and τP numbers each way for any d. A party holds x and H.
