@@ -391,8 +391,8 @@ class FZooS(FZooSOptions):
     **When to use it.** If the clients' functions differ, are smooth, and queries are expensive. If rounds are expensive
     and queries cheap, ``SCAFFOLD2`` ends as low (experiment ``fzoos-fig1``).
 
-    **Cost.** See *Queries* and *Communication*. With n queries in the window, a client's step takes O(n²(n + d)) time, and
-    its weights w take O(n²M) per round.
+    **Cost.** See *Queries* and *Communication*. With n queries in the window, a step takes O(n²(n + d)) time, and a
+    client's w takes O(n²M) per round.
 
     Args: see ``FZooSOptions``.
     """
