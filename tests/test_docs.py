@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from federated.registry import ALGORITHMS
+from optimizers.registry import METHODS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("surrogates", "optimizers", "federated", "experiments")
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if not {"_build", "results"} & set(page.parts))
@@ -69,6 +72,13 @@ def test_public_names_say_what_they_are():
         and len(vars(thing).get("__doc__", thing.__doc__) or "") < 20
     ]
     assert not silent
+
+
+@pytest.mark.parametrize(("package", "known"), [("optimizers", METHODS), ("federated", ALGORITHMS)])
+def test_the_page_of_a_method_says_when_to_use_it_and_what_it_costs(package, known):
+    for name, (module, cls) in known.items():
+        said = vars(getattr(importlib.import_module(module), cls))["__doc__"]
+        assert "**When to use it.**" in said and "**Cost.**" in said, f"{package}: {name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

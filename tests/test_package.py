@@ -123,7 +123,7 @@ def test_source_distributions_have_no_results_and_build_the_same_wheels(built, t
             names = {name.partition("/")[2] for name in archive.getnames()}
             archive.extractall(tmp_path / "sources" / folder, filter="data")
         within = "experiments/published/" if folder == "." else "published/"
-        figure = {within + "zord-fig2a.png"} if folder == "." else set()
+        figure = {within + f"{name}.png" for name in ("problems-bbob-100d", "zord-fig2b")} if folder == "." else set()
         assert {name for name in names if name.startswith(within)} == {within + "costs.json"} | figure
         if folder == ".":
             assert {"README.md", "CHANGELOG.md", "CITATION.cff", "docs/index.md", "tests/test_package.py"} <= names

@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 import types
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -46,11 +47,13 @@ def test_python_blocks_run(elsewhere):
     """One after another, as a reader would paste them."""
     names: dict[str, object] = {}
     blocks = _blocks(README, "python")
-    assert len(blocks) == 4 and len(blocks[0].splitlines()) == 10
+    assert [len(block.splitlines()) for block in blocks] == [10, 10, 5]
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
-    assert (elsewhere / "gradient.png").exists() and (elsewhere / "run.pt").exists()
-    assert names["X"].shape == (16, 5) and len(names["clients"]) == 5
+    assert (elsewhere / "gradient.png").exists()
+    weight, stresses = names["truss"](names["np"].array([0.7887, 0.4083]))  # the optimum of the literature
+    assert weight == pytest.approx(263.9, abs=0.1) and stresses.max() == pytest.approx(2.0, abs=1e-3)
+    assert names["result"].ledger.total("queries") == 5 * 10 * 5 * 6
 
 
 def test_the_figures_of_a_reader_s_own_are_drawn(elsewhere):
@@ -63,7 +66,7 @@ def test_the_figures_of_a_reader_s_own_are_drawn(elsewhere):
     assert Image.open("valley.png").width == round(plotting.PAGE * 200)
 
 
-@pytest.mark.parametrize("block", _blocks(ROOT / "docs" / "tutorials" / "black_box.md", "python"))
+@pytest.mark.parametrize("block", _blocks(ROOT / "docs" / "guide" / "distribute.md", "python"))
 def test_blocks_for_a_cluster_call_minimize_as_it_is(block, monkeypatch):
     """They are not run, for want of a cluster: their imports stand in, and ``minimize`` takes their arguments."""
     calls = []
@@ -74,7 +77,7 @@ def test_blocks_for_a_cluster_call_minimize_as_it_is(block, monkeypatch):
     monkeypatch.setattr(
         optimizers, "minimize", lambda *args, **named: calls.append(inspect.signature(minimize).bind(*args, **named))
     )
-    exec(compile(block, "black_box.md", "exec"), {"__name__": "__main__"})
+    exec(compile(block, "distribute.md", "exec"), {"__name__": "__main__"})
     (call,) = calls
     assert call.arguments["fun"] is len and call.arguments["workers"] > 1 and "options" not in call.arguments
 
@@ -90,16 +93,20 @@ def test_links_lead_somewhere(target):
     assert (ROOT / target).exists()
 
 
-def test_the_table_of_methods_has_all_of_them_with_their_modules():
-    table = TEXT.split("## Methods")[1].split("\n## ")[0]
-    ours, theirs = table.split("of `simulate`**")
+def test_the_page_of_methods_leads_to_all_of_them():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    ours, theirs = page.split("## Algorithms of `simulate`")
     for part, known in ((ours, METHODS), (theirs, ALGORITHMS)):
-        links = {name: target for text, target in LINK.findall(part) for name in re.findall(r"`(\w+)`", text)}
-        assert links == {name: f"{module.replace('.', '/')}.py" for name, (module, _) in known.items()}
+        links = dict(re.findall(r"\{py:obj\}`(\w+) <([\w.]+)>`", part))
+        things = {
+            name: getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2])
+            for name, path in links.items()
+        }
+        assert things == {name: getattr(import_module(module), cls) for name, (module, cls) in known.items()}
 
 
-def test_the_black_box_is_minimized_as_the_guide_advises():
-    """By its first advice, which is for such a function: whoever changes the one changes the other."""
+def test_the_first_call_is_as_the_guide_advises():
+    """By its first advice: whoever changes the one changes the other."""
 
     def method_of(source):
         call = next(
@@ -107,7 +114,9 @@ def test_the_black_box_is_minimized_as_the_guide_advises():
         )
         given = {word.arg: ast.unparse(word.value) for word in call.keywords}
         given |= {"method": ast.unparse(call.args[2])} if len(call.args) > 2 else {}
-        return {name: value for name, value in given.items() if name not in ("bounds", "max_queries", "seed")}
+        return {
+            name: value for name, value in given.items() if name not in ("bounds", "constraints", "max_queries", "seed")
+        }
 
     for page in (README, ROOT / "pyproject.toml"):
         block = next(block for block in _blocks(page, "python") if "minimize" in block)
@@ -121,10 +130,18 @@ def test_the_counts_are_those_of_the_published_results():
     assert with_counts("no marks", ENTRIES) == "no marks"
 
 
+@needs_results
+def test_the_intervals_are_those_of_the_published_results():
+    intervals = re.findall(r"−?[\d.]+\s\(−?[\d.]+\sto\s−?[\d.]+\)", TEXT)
+    page = (ROOT / "experiments" / "published" / "which-method.md").read_text()
+    assert len(intervals) == 5
+    assert [given for given in intervals if " ".join(given.replace("−", "-").split()) not in page] == []
+
+
 def test_the_commands_are_there():
     makefile = (ROOT / "Makefile").read_text()
     named = set(re.findall(r"\bmake ([\w-]+)", TEXT))
-    assert named >= {"figures", "test", "docs", "test-flower"}
+    assert named >= {"figures", "test", "docs"}
     assert all(re.search(rf"^{command}:", makefile, re.M) for command in named)
     for name in re.findall(r"gradient-surrogates run (\w[\w-]+)", TEXT):
         assert name in registry.MODULES
