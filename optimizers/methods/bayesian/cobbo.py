@@ -114,6 +114,10 @@ class CobBO(Optimizer):
     Failed queries are in neither stage and count as queries without improvement. With a prox that has a value the
     objective is f + ψ.
 
+    **When to use it.** For many variables of which few matter at a time, and functions with many local minima.
+
+    **Cost.** One query per step, O(Nd) time for the projection of N queries and O(n³) for a fit in a block of n.
+
     Args:
         x0: initial point, shape ``d``, and first point of the initial design.
         initial_points: τ, the queries of the initial Latin hypercube; None: 2d, at least 4.

@@ -90,6 +90,12 @@ class HiSo(Optimizer):
     Failed perturbations are left out of the mean, and a step that might not stay finite is skipped. If all queries of a
     step fail, x returns to the best point.
 
+    **When to use it.** For networks that are tuned by forward passes and held in memory once, with ``ModuleObjective``
+    and ``in_place=True``; with a ``GroupProbe`` if groups of parameters have different scales (experiment
+    ``beyond-curvature``). With few variables the default method ends lower.
+
+    **Cost.** P + 1 queries per step, and O(Pd) time to draw the directions again from the seed.
+
     Args:
         curvature: ``Displacement(...)``, ``GroupProbe(...)``, or a name for their defaults, ``"displacement"`` or
             ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
@@ -329,6 +335,10 @@ class HiSo(Optimizer):
 
 class DeComFL(HiSo):
     """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1, x ← prox(x − (η/P) Σ_p g_p u_p). Memory is x alone.
+
+    **When to use it.** As HiSo, before it: HiSo's learned diagonal often gains nothing (experiment ``hiso-fig5``).
+
+    **Cost.** As HiSo, with x alone in memory.
 
     Args:
         **options: see ``HiSo``, except the curvature.

@@ -40,6 +40,11 @@ class AcceleratedZO(SmoothMethod):
 
     A failed query leaves x and y unchanged.
 
+    **When to use it.** To repeat the paper's Fig. 2. For convex functions without a constraint use
+    ``NesterovSpokoiny``; with one, ``ZOLKatyusha``.
+
+    **Cost.** 2 queries and O(d) time per step.
+
     Args:
         printed_sign: whether m has the printed sign.
         step_factor: the divisor of L; a larger one makes longer steps.

@@ -47,6 +47,10 @@ class NesterovSpokoiny(SmoothMethod):
 
     A failed query leaves x and v unchanged.
 
+    **When to use it.** For smooth convex functions without a constraint, in many variables, with cheap queries.
+
+    **Cost.** 2 queries and O(d) time per step.
+
     Args:
         step_factor: the divisor of L; a larger one makes longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.

@@ -42,6 +42,10 @@ class ProjectedZO(SmoothMethod):
 
     A failed two-point query leaves x unchanged; a failed derivative counts as 0.
 
+    **When to use it.** As a baseline for convex problems with a prox; with ``"coordinates"`` for small d.
+
+    **Cost.** 2 or d + 1 queries per step, and O(d) time for each.
+
     Args:
         estimator: ``"two_point"`` or ``"coordinates"``.
         steps: ``"diminishing"``, or ``"constant"`` for η₀ throughout.

@@ -127,6 +127,12 @@ class ZOLKatyusha(SmoothMethod):
     A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and is left out of S in a step; a
     reference whose f(w) failed is not used.
 
+    **When to use it.** For a smooth convex function, such as a sum of losses, with a constraint or another prox, and
+    thousands of cheap queries. It converges to rounding, where two-point descent stalls at the constraint (experiments
+    ``katyusha-fig1``, ``katyusha-fig2``). For few queries use the default method.
+
+    **Cost.** |S| + 1 + p(d + 1) queries per iteration on average, and O(d) time for each.
+
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
         batch_size: |S|, 1 to d, or ``"full"``: all coordinates of option I.

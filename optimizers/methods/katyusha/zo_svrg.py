@@ -39,6 +39,11 @@ class ZOSVRG(SmoothMethod):
     η = factor · |S|/(dL) and m = ⌈d/|S|⌉, which spends as many queries on references as on steps. A failed derivative
     counts as 0 in the reference and is left out of S in a step.
 
+    **When to use it.** As the simpler relative of ``ZOLKatyusha``, which is a little faster with tuned steps
+    (experiment ``katyusha-fig1``).
+
+    **Cost.** (d + 1) + m(|S| + 1) queries per epoch, by default about 2d + m, and O(d) time for each.
+
     Args:
         batch_size: |S|, 1 to d.
         step_factor: factor.

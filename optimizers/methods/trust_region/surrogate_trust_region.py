@@ -82,6 +82,13 @@ class SurrogateTrustRegion(Optimizer):
     suggest a scale that differs by more than a factor of 32 from the one that x0 gave, it takes effect. If they suggest
     that the minimum is much nearer than the points of the design, a smaller design follows.
 
+    **When to use it.** It is the first choice for expensive functions: with 2 to 40 variables from about five queries
+    per variable on, with more variables from two queries per variable on, with noise, constraints, integers or a
+    history. TuRBO and methods that compare values may be ahead on rugged functions.
+    ``experiments/published/which-method.md`` has the comparisons.
+
+    **Cost.** One query per step. With w queries in the ``window``, a step takes O(w³ + w²d) time and O(w² + wd) memory.
+
     **When to set an option.** Set ``x_scale`` to the change of each variable that matters, if x0 is 0 and variables
     have different units, or if f varies over a much smaller scale than the width of the box. Set ``radius`` to begin
     with smaller or larger steps. Set ``noise`` if you know the variance of a value's noise; with 0 the center is never

@@ -48,6 +48,10 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
     the least-norm minimizer if there are several (r = 0 and n ≤ d), which is ∇f's projection onto the span of the
     differences for linear f. Queries, initial design, start and update rule: see ``TrajectoryDescent``.
 
+    **When to use it.** As a baseline, to see what the Gaussian process of ``ZoRD`` adds.
+
+    **Cost.** One query per iteration, O(n²d) time for a fit to n queries, and memory as for ``ZoRD``.
+
     Args:
         window: the largest n; None: 3d, at least 10 and at most ZoRD's 150.
         ridge: r.

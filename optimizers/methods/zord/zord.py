@@ -81,6 +81,13 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         minimize(f, x0, "zord", bounds=bounds, max_queries=200)
         ZoRD(x0, bounds=bounds, max_queries=200, lengthscale=3.0, uncertainty="spectral_norm")   # the paper's rule
 
+    **When to use it.** For 10 to 100 variables and a few hundred queries, with ``active="gated"``: on curved,
+    ill-conditioned or noisy functions, and where f fails beyond a curved boundary. Also for thousands of variables, and
+    to repeat the paper. Otherwise the default method ends lower (experiment ``problems-bbob``).
+
+    **Cost.** One query per iteration, or more with active queries. With n queries in the window, a virtual step takes
+    O(n² + nd) time, selecting the window O(Nd), and a fit O(n³ + n²d).
+
     Args:
         uncertainty: the measure that ends virtual steps, see ``UncertaintyRule``.
         threshold: its threshold; None: the measure's default.
