@@ -66,7 +66,7 @@ def test_every_algorithm_has_its_name():
     assert algorithm_class(algorithm_class("fedzo")) is algorithm_class("fedzo")
     with pytest.raises(ValueError, match="did you mean 'fedprox'"):
         simulate("fedprx", clients(), X0, rounds=1)
-    with pytest.raises(TypeError, match="name or an Algorithm"):
+    with pytest.raises(TypeError, match="name or a subclass of Algorithm"):
         simulate(simulate, clients(), X0, rounds=1)
 
 
