@@ -39,9 +39,9 @@ from scipy import stats
 from torch import Tensor
 
 from experiments.beyond.query_rules import RandomQueries
-from experiments.harness.curves import draw_methods
+from experiments.harness.curves import grid_of_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import checkpoints, final
+from experiments.harness.records import checkpoints, final, log10_gap
 from experiments.harness.verdicts import Table, Verdict, at_least, judge_pairs
 from experiments.papers.zord import descent
 from experiments.workloads.problems import Problem, quadratic, standard_problem
@@ -184,6 +184,9 @@ RUNS: dict[str, Callable[..., list[float]]] = {
     "rgf": _stepping(descent.METHODS["rgf"]),
     "cma_es": descent.METHODS["cma_es"],
     "cobyqa": descent.METHODS["cobyqa"],
+    "turbo1": lambda problem, start, queries, seed, side: descent.METHODS["turbo_alone"](
+        problem, start, queries, seed, length_init=side
+    ),
 }
 """Functions that run a method; their last argument is the tuned parameter."""
 
@@ -204,13 +207,10 @@ def gaps(settings: Settings, name: str, method: str, number: float, seed: int) -
     problem, noise = problem_of(settings, name, seed), NOISE.get(name, 0.0)
     start, recorder = start_of(settings, name, problem, seed), Recorder(problem, noise, seed)
     recorded = dataclasses.replace(problem, function=recorder)
-    if method == "turbo1":
-        descent.METHODS["turbo_alone"](recorded, start, settings.queries, seed, length_init=number)
-    else:
-        RUNS[method](recorded, start, settings.queries, seed, number)
+    RUNS[method](recorded, start, settings.queries, seed, number)
     held = recorder.held(start.value, settings.queries)
     counts = checkpoints(settings.queries, settings.every)
-    return [(n, float(np.log10(max(held[n] - problem.minimum, 1e-16)))) for n in counts]
+    return [(n, log10_gap(held[n], problem.minimum)) for n in counts]
 
 
 def number_of(method: str, name: str) -> float:
@@ -237,13 +237,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def _drawn(settings: Settings, rows: Rows, methods: list[str]) -> Figure:
-    return plotting.grid(
-        {title(settings, name): name for name in settings.problems},
-        lambda axes, name: draw_methods(axes, rows, "queries", methods, problem=name),
-        xlabel="queries",
-        ylabel="log₁₀ of the gap",
-        height=1.9,
-    )
+    cells = {title(settings, name): {"problem": name} for name in settings.problems}
+    return grid_of_methods(rows, "queries", methods, cells, ylabel="log₁₀ of the gap", height=1.9)
 
 
 def title(settings: Settings, name: str) -> str:
