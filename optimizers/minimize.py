@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from scipy.optimize import OptimizeResult
 from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
@@ -147,6 +146,8 @@ def minimize(
     arrays = not isinstance(first, Tensor) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
+    if arrays and callable(call := callback):  # ``run`` checks the signature of the callback that is wrapped
+        callback = wraps(call)(lambda intermediate_result: call(to_numpy(intermediate_result)))
     objective = fun
     if constraints is not None:
         if "constraints" not in option_names(cls):
@@ -162,7 +163,7 @@ def minimize(
     result = run(
         optimizer,
         Evaluator(objective, arrays, batched, on_failure, retries),
-        callback=_with_arrays(callback) if arrays and callable(callback) else callback,
+        callback=callback,
         workers=workers,
         executor=executor,
         checkpoint=checkpoint,
@@ -172,11 +173,3 @@ def minimize(
         progress=progress,
     )
     return result.numpy() if arrays else result
-
-
-def _with_arrays(callback: Callback) -> Callback:
-    @wraps(callback)  # so that ``run`` can check the callback's signature
-    def call(intermediate_result: OptimizeResult) -> object:
-        return callback(to_numpy(intermediate_result))
-
-    return call

@@ -57,7 +57,6 @@ class ModuleObjective:
         data: a tensor, or a sequence or mapping of tensors, whose first dimension counts the rows.
         batch_size: the number of rows in a minibatch; None: all rows.
         seed: seed of minibatches and of the loss's random numbers.
-        training: the training mode during evaluations; None: the module's present mode.
         parameters: names of the parameters to optimize, ordered as in ``named_parameters``; None: all that require a
             gradient. A tied parameter may be given by any of its names.
 
@@ -74,13 +73,12 @@ class ModuleObjective:
         data: Data | None = None,
         batch_size: int | None = None,
         seed: int = 0,
-        training: bool | None = None,
         parameters: Iterable[str] | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         check_takes("loss_fn", loss_fn, "module", *(["minibatch"] if data is not None else []))
-        self.module, self.loss_fn, self.training = module, loss_fn, training
+        self.module, self.loss_fn = module, loss_fn
         self.seed = check_integer("seed", seed, 0, 2**64)
         self._parameters = _chosen(module, parameters)
         self._offsets = np.cumsum([0] + [p.numel() for p in self._parameters]).tolist()
@@ -177,7 +175,7 @@ class ModuleObjective:
                 rows = torch.from_numpy(drawn)
             arguments.append(_take(self._data, rows))
         devices = (p.device for p in self._parameters)
-        with torch.no_grad(), _restored(self.module, self.training), seeded(torch_seed, devices):
+        with torch.no_grad(), _restored(self.module), seeded(torch_seed, devices):
             value = self.loss_fn(self.module, *arguments)
         return float(parse_values(value, 1))
 
@@ -242,8 +240,8 @@ def _take(data: Data, rows: Tensor | None) -> Any:
 
 
 @contextmanager
-def _restored(module: nn.Module, training: bool | None) -> Iterator[None]:
-    """Sets the module's training mode, unless it is None, and restores its buffers and all modes at the end."""
+def _restored(module: nn.Module) -> Iterator[None]:
+    """Restores the module's buffers and training modes at the end of the block."""
     buffers = [
         (owner, name, buffer, buffer.clone())
         for owner in module.modules()
@@ -251,8 +249,6 @@ def _restored(module: nn.Module, training: bool | None) -> Iterator[None]:
         if buffer is not None
     ]
     modes = [(owner, owner.training) for owner in module.modules()]
-    if training is not None:
-        module.train(training)
     try:
         yield
     finally:

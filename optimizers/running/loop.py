@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from scipy.optimize import OptimizeResult
@@ -77,7 +78,9 @@ def run(
     crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
     saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate, resume)
     try:
-        loop = Loop(optimizer, evaluate, crew, saved, callback, progress, limits)
+        name, done = type(optimizer).__name__, optimizer.queries
+        shown = Progress(progress, total=optimizer.max_queries, done=done, name=name, unit="query")
+        loop = Loop(optimizer, evaluate, crew, saved, callback, shown, limits)
     except BaseException:
         if saved is not None:
             saved.close()
@@ -98,27 +101,22 @@ def _crew(evaluator: Evaluator, workers: int | None, executor: Submits | None) -
     return Crew(1 if workers is None and executor is None else workers, executor)
 
 
+@dataclass
 class Loop:
     """One run: the optimizer, the evaluation of its points, and the checkpoint."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        evaluator: Evaluator,
-        crew: Crew,
-        checkpoint: Checkpoint | None,
-        callback: Callback | None,
-        progress: ProgressMode,
-        limits: Limits,
-    ) -> None:
-        self.optimizer, self.evaluator, self.crew = optimizer, evaluator, crew
-        self.checkpoint, self.callback, self.limits = checkpoint, callback, limits
-        self.progress = Progress(
-            progress, total=optimizer.max_queries, done=optimizer.queries, name=type(optimizer).__name__, unit="query"
-        )
+    optimizer: Optimizer
+    evaluator: Evaluator
+    crew: Crew
+    checkpoint: Checkpoint | None
+    callback: Callback | None
+    progress: Progress
+    limits: Limits
+
+    def __post_init__(self) -> None:
         self._out_of_time: list[Query] = []
-        self._attempts = Counter[tuple[int, int]]() if checkpoint is None else checkpoint.attempts
-        self._ready: list[Iterator[Query]] = [self._queries(b, optimizer.untold(b)) for b in optimizer.pending]
+        self._attempts = Counter[tuple[int, int]]() if self.checkpoint is None else self.checkpoint.attempts
+        self._ready = [self._queries(batch, self.optimizer.untold(batch)) for batch in self.optimizer.pending]
 
     def run(self) -> Result:
         """Runs until the optimizer stops, or an interrupt."""
