@@ -91,22 +91,16 @@ class Evaluator:
             batch: the batch to evaluate.
             spare: the largest number of retries, which is the budget left after the batch.
         """
-        values = dict(self._evaluated(batch, range(len(batch))))
-        retried = 0
-        for _ in range(self.most_retries):
-            again = [i for i, value in values.items() if math.isnan(value)][: spare - retried]
-            if not again:
+        values, rows, retried = dict[int, float](), list(range(len(batch))), 0
+        for attempt in range(1 + self.most_retries):
+            retried += len(rows) if attempt else 0
+            for part, call in self.calls(batch, rows):
+                found = self.outcome(partial(_unless_ended, call), f"point {part[0]} of batch {batch.id}")
+                values.update(zip(part, found or [math.nan] * len(part), strict=True))
+            rows = [i for i, value in values.items() if math.isnan(value)][: spare - retried]
+            if not rows:
                 break
-            retried += len(again)
-            values |= dict(self._evaluated(batch, again))
         return torch.tensor([*values.values()], dtype=torch.float64), retried
-
-    def _evaluated(self, batch: Batch, rows: Sequence[int]) -> list[tuple[int, float]]:
-        found: list[tuple[int, float]] = []
-        for part, call in self.calls(batch, rows):
-            values = self.outcome(partial(_unless_ended, call), f"point {part[0]} of batch {batch.id}")
-            found += zip(part, values or [math.nan] * len(part), strict=True)
-        return found
 
     def calls(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Call]]:
         """Yields (indices, call) for the points with these indices, in order; the call evaluates them.

@@ -58,7 +58,7 @@ def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
 def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str]], base: type) -> type[Any]:
     """Returns the class with this name in ``known``; a subclass of ``base`` is returned unchanged.
 
-    Errors are those of ``method_class``; ``kind`` is the kind of thing, for their messages.
+    It raises the errors of ``method_class``, whose messages contain ``kind``.
     """
     if isinstance(given, type) and issubclass(given, base):
         return given
