@@ -16,9 +16,9 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -62,18 +62,9 @@ Slopes = tuple[np.ndarray, np.ndarray]
 """The gradient of f, shape ``d``, and those of the constraints, ``m x d``."""
 
 
-class Functions(Protocol):
-    """f and the constraints of a step, shape ``d``."""
-
-    def values(self, s: np.ndarray) -> Values:
-        """The values at a step."""
-
-    def slopes(self, s: np.ndarray) -> Slopes:
-        """The gradients at a step."""
-
-
 def minimize_elastic(
-    functions: Functions,
+    values: Callable[[np.ndarray], Values],
+    slopes: Callable[[np.ndarray], Slopes],
     price: float,
     region: Region,
     start: np.ndarray,
@@ -86,7 +77,8 @@ def minimize_elastic(
     The variables are y = T⁻¹s, in which the Hessian of the Lagrangian is near the identity, with which SLSQP begins.
 
     Args:
-        functions: f and g.
+        values: f and g at a step, shape ``d``.
+        slopes: their gradients there.
         price: ν, in units of f per unit of length.
         region: the ball, the box and the half-space.
         start: the step with which the search begins, shape ``d``.
@@ -95,9 +87,9 @@ def minimize_elastic(
         hessian: an estimate of the Lagrangian's Hessian at 0, ``d x d``.
     """
     # SLSQP asks for f and then for the constraints at the same step.
-    values = lru_cache(1)(lambda key: functions.values(np.frombuffer(bytearray(key))))
-    slopes = lru_cache(1)(lambda key: functions.slopes(np.frombuffer(bytearray(key))))
-    delta, m, steepest = region.delta, len(margin), float(np.linalg.norm(slopes(np.zeros(len(start)).tobytes())[0]))
+    values_at = lru_cache(1)(lambda key: values(np.frombuffer(bytearray(key))))
+    slopes_at = lru_cache(1)(lambda key: slopes(np.frombuffer(bytearray(key))))
+    delta, m, steepest = region.delta, len(margin), float(np.linalg.norm(slopes_at(np.zeros(len(start)).tobytes())[0]))
     unit = max(steepest, price) * delta or 1.0
     curvatures, Q = np.linalg.eigh(np.nan_to_num(hessian * (delta * (delta / unit)), posinf=0.0, neginf=0.0))
     roots = np.sqrt(np.maximum(np.abs(curvatures), FLATTEST))
@@ -108,25 +100,25 @@ def minimize_elastic(
     constant[:m, -1], constant[m:-1, :-1] = np.where(hard, 0.0, 1.0), -normals @ T
 
     def objective(z: np.ndarray) -> float:
-        return (values((T @ z[:-1]).tobytes()).f + price * delta * z[-1]) / unit
+        return (values_at((T @ z[:-1]).tobytes()).f + price * delta * z[-1]) / unit
 
     def objective_slope(z: np.ndarray) -> np.ndarray:
-        return np.append(slopes((T @ z[:-1]).tobytes())[0] @ T, price * delta) / unit
+        return np.append(slopes_at((T @ z[:-1]).tobytes())[0] @ T, price * delta) / unit
 
     def limits(z: np.ndarray) -> np.ndarray:
         s = T @ z[:-1]
         offsets = np.concatenate(
-            [(values(s.tobytes()).rows + margin) / -delta, allowed, [1.0 - (s / delta) @ (s / delta)]]
+            [(values_at(s.tobytes()).rows + margin) / -delta, allowed, [1.0 - (s / delta) @ (s / delta)]]
         )
         found: np.ndarray = constant @ z + offsets
         return found
 
     def limits_slopes(z: np.ndarray) -> np.ndarray:
         found, s = constant.copy(), T @ z[:-1]
-        found[:m, :-1], found[-1, :-1] = slopes(s.tobytes())[1] @ (T / -delta), -2.0 * ((s / delta) @ (T / delta))
+        found[:m, :-1], found[-1, :-1] = slopes_at(s.tobytes())[1] @ (T / -delta), -2.0 * ((s / delta) @ (T / delta))
         return found
 
-    slack = violation(functions.values(start).rows + margin) / delta
+    slack = violation(values(start).rows + margin) / delta
     found = minimize(
         objective,
         np.append(roots * (start @ Q) / delta, slack),

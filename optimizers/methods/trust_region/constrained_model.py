@@ -61,16 +61,12 @@ class ConstrainedModel:
         self._hard = known.kept(tuple(data.sizes))[self.sides.columns]
         self._last: tuple[np.ndarray, float] = (np.zeros(len(center)), 0.0)
 
-    def components(self, s: np.ndarray) -> np.ndarray:
-        """The constraints expected at a step, shape ``m``."""
-        means = self._means(self._map @ s)
-        return np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
-
-    def _means(self, v: np.ndarray) -> np.ndarray:
-        means = np.empty(1 + self._evaluated)
+    def expected_at(self, s: np.ndarray) -> tuple[float, np.ndarray]:
+        """f minus its value at the center, in its unit, and the constraints, shape ``m``, expected at a step."""
+        means, v = np.empty(1 + self._evaluated), self._map @ s
         for columns, model in self._parts:
             means[columns] = model.means(v)
-        return means
+        return float(means[0]), np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
 
     def _known_values(self, s: np.ndarray) -> np.ndarray:
         if not self._known.known:
@@ -86,14 +82,12 @@ class ConstrainedModel:
 
     def values(self, s: np.ndarray) -> Values:
         """f minus its value at the center, in f's units, and the rows of the constraints in units of length."""
-        v = self._map @ s
-        means = self._means(v)
-        c = np.concatenate([self._c[: self._evaluated] + means[1:], self._known_values(s)])
+        f, c = self.expected_at(s)
         rows = self.sides.rows(c) / self._units
         if self.rule.deviations:
             for inside, weights, model in self._uncertain():
-                rows[inside] += weights * model.deviation(v)[0]
-        return Values(float(self._unit * means[0]), rows)
+                rows[inside] += weights * model.deviation(self._map @ s)[0]
+        return Values(self._unit * f, rows)
 
     def slopes(self, s: np.ndarray) -> Slopes:
         """The gradients of ``values``."""
@@ -219,8 +213,8 @@ class ConstrainedModel:
         return np.where(equal | self._hard, 0.0, margin)
 
     def _solve(self, region: Region, start: np.ndarray, length: float, hessian: np.ndarray) -> np.ndarray:
-        margin = self._margin(length)
-        return minimize_elastic(self, self._data.price, region, start, margin, self._hard, hessian)
+        margin, price = self._margin(length), self._data.price
+        return minimize_elastic(self.values, self.slopes, price, region, start, margin, self._hard, hessian)
 
     def _set_price(self, total: float) -> None:
         data, rule = self._data, self.rule

@@ -100,25 +100,23 @@ def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
     """
     data, run = state.data, state.run
     state.center_at(center)
-    distances = torch.linalg.vector_norm(data.points - run.center, dim=1)
+    distances, first = torch.linalg.vector_norm(data.points - run.center, dim=1), planner.first
     distances = distances[distances > 0.0].sort().values
     delta = float(distances[min(NEAREST, len(distances)) - 1]) if len(distances) else math.inf
-    first = planner.first
     delta = max(min(delta, first.delta), first.finest)
     run.radius = replace(first, delta=delta, rho=delta)
 
 
-def begin(models: ModelBuilder, planner: Planner, state: TrustRegionState, center: int, x0: Tensor) -> Plan:
+def begin(planner: Planner, state: TrustRegionState, center: int, x0: Tensor) -> Plan:
     """Begins a run at the best evaluation, and plans the missing points of its design or, if there are none, a step.
 
     Args:
-        models: the builder of models.
         planner: the planner.
         state: the state with the evaluations, which is modified.
         center: the index of the best evaluation.
         x0: the initial point, shape ``d_free``, which is queried if it is not among the evaluations.
     """
-    run, data = state.run, state.data
+    run, data, models = state.run, state.data, planner.models
     run.run_start = data.outside
     fit_radius(planner, state, center)
     models.prepare(state)

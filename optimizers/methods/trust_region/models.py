@@ -121,7 +121,7 @@ class ModelBuilder:
         asked = (data.failed,) if state.run.noisy else (data.failed, data.points)
         if state.constraints is not None:
             asked = (*asked, state.constraints.partial)
-        return any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
+        return any(len(queries) and bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
     def kept(self, state: TrustRegionState, points: Tensor, center: Tensor | None = None) -> Tensor:
         """Points moved toward the center until they keep the known constraints with ``keep_feasible``; on the lattice.

@@ -192,7 +192,7 @@ class Planner:
         """Plans the step. In a subspace it also explores a direction outside, unless it is the last query."""
         std, expected = 0.0, None
         if isinstance(model.composite, ConstrainedModel):
-            expected = torch.from_numpy(model.composite.components(step.numpy()))
+            expected = torch.from_numpy(model.composite.expected_at(step.numpy())[1])
         if model.composite is None and self.remaining > 1:
             explored, std = model.region.explored(self.models.rules.exploration, step, region)
         else:
@@ -266,7 +266,8 @@ class Planner:
 
     def _is_asked(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point was evaluated or, with integers, is pending."""
-        return self.models.is_evaluated(state, point) or bool((self.pending == point).all(dim=1).any())
+        pending = len(self.pending) > 0 and bool((self.pending == point).all(dim=1).any())
+        return pending or self.models.is_evaluated(state, point)
 
     def _is_exhausted(self, state: TrustRegionState) -> bool:
         """Whether all points were asked, which is possible only for integers, and values have no noise."""

@@ -352,7 +352,7 @@ class SurrogateTrustRegion(Optimizer):
         with small_algebra(models.flops):
             if not state.plan_id:
                 best = models.best(state) if sizes is None else state.nearest(box.part(self._to_search(self.best_x)))
-                state.plan = begin(models, self._planner, state, best, box.rounded(box.part(self._x)[None])[0])
+                state.plan = begin(self._planner, state, best, box.rounded(box.part(self._x)[None])[0])
             elif isinstance(state.plan, Step | GeometryQuery) and not self.pending:
                 best, run = models.best(state, state.run.run_start), state.run
                 if best != run.center_index and not run.smoothing:

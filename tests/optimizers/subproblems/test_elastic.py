@@ -33,7 +33,9 @@ def region(d, delta, side=np.inf, half_space=None):
 
 def solved(problem, where, price, d, m):
     hessian = getattr(problem, "H", np.eye(d))
-    return minimize_elastic(problem, price, where, np.zeros(d), np.zeros(m), np.zeros(m, dtype=bool), hessian)
+    return minimize_elastic(
+        problem.values, problem.slopes, price, where, np.zeros(d), np.zeros(m), np.zeros(m, dtype=bool), hessian
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -111,7 +113,9 @@ def test_margins_hard_constraints_and_the_plane_hold():
     problem.b = np.array([0.1, 0.1])
     normal = -torch.from_numpy(problem.g / np.linalg.norm(problem.g))
     where, margin = region(3, 1.0, half_space=HalfSpace(2.0 * normal)), np.array([0.05, 0.0])
-    s = minimize_elastic(problem, 1e-3, where, np.zeros(3), margin, np.ones(2, dtype=bool), np.eye(3))
+    s = minimize_elastic(
+        problem.values, problem.slopes, 1e-3, where, np.zeros(3), margin, np.ones(2, dtype=bool), np.eye(3)
+    )
     rows = problem.values(s).rows
     assert rows[0] <= -0.05 + 1e-7 and rows[1] <= 1e-7
     assert 2.0 * float(normal @ torch.from_numpy(s)) <= where.half_space.allowed(1.0) + 1e-7
