@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
-from optimizers.core.options import check_choice, nonnegative
+from optimizers.core.options import nonnegative
 from optimizers.estimators.estimator import GradientEstimator, confined
 from optimizers.estimators.finite_differences import FiniteDifferences
 
@@ -21,9 +21,8 @@ class LeastSquaresDifferences(GradientEstimator):
 
     g minimizes Σ (y_i − y_0 − g · (x_i − x_0))² + r s² ‖g‖², where s is the largest singular value of the
     displacements. For r = 0 it is the least-norm minimizer: with fewer points than dimensions and linear f, the
-    projection of ∇f onto their span. x_0 is the point nearest to x with a finite value (x itself if it was queried);
-    with ``center="mean"`` x_0 and y_0 are the means, so that the intercept is fitted too. Failed queries are left out.
-    Queries that a box confines count at their projections; if no point could move, g is 0.
+    projection of ∇f onto their span. x_0 is the point nearest to x with a finite value (x itself if it was queried).
+    Failed queries are left out. Queries that a box confines count at their projections; if no point could move, g is 0.
 
     `points` returns x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as an
     optimizer's last queries.
@@ -33,7 +32,6 @@ class LeastSquaresDifferences(GradientEstimator):
         smoothing_radius: λ, in x's units; the default is ZoRD's and suits inputs of about unit range.
         distribution: A distribution of `Directions`.
         ridge: r, at least 0, relative to s².
-        center: ``"nearest"`` or ``"mean"``.
         seed: Seed of the directions.
     """
 
@@ -44,12 +42,10 @@ class LeastSquaresDifferences(GradientEstimator):
     smoothing_radius: float = 0.01
     distribution: str = "orthonormal"
     ridge: float = 0.0
-    center: str = "nearest"
     seed: int = 0
 
     def __post_init__(self) -> None:
         nonnegative("ridge", self.ridge)
-        check_choice("center", self.center, ("nearest", "mean"))
         self._proposal()
 
     def _proposal(self) -> FiniteDifferences:
@@ -68,11 +64,8 @@ class LeastSquaresDifferences(GradientEstimator):
 
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
         points, values = confined(replace(batch, domain=None).points(), batch.domain)[kept], terms[kept]
-        if self.center == "mean":
-            displacements, differences = points - points.mean(0), values - values.mean()
-        else:
-            nearest = int((points - batch.base).square().sum(-1).argmin())
-            displacements, differences = points - points[nearest], values - values[nearest]
+        nearest = int((points - batch.base).square().sum(-1).argmin())
+        displacements, differences = points - points[nearest], values - values[nearest]
         if batch.domain is not None and not displacements.any():
             return torch.zeros_like(batch.base)
         return least_squares(displacements, differences, self.ridge)

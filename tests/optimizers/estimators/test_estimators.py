@@ -33,7 +33,6 @@ ESTIMATORS = {
     "raw-orthonormal": SearchGradient(4, 0.3, "none", distribution="orthonormal"),
     "raw-antithetic": SearchGradient(4, 0.3, "none", antithetic=True),
     "least-squares": LeastSquaresDifferences(4, 0.3),
-    "least-squares-mean": LeastSquaresDifferences(4, 0.3, center="mean"),
 }
 QUERIES = dict.fromkeys(ESTIMATORS, 5) | {
     **{f"{name}-central": 8 for name in DISTRIBUTIONS},
@@ -185,7 +184,6 @@ def test_displacements_count_as_they_were_rounded(estimator):
         (lambda: SearchGradient(5, antithetic=True), ValueError, "must be even"),
         (lambda: SearchGradient(4, shaping="rank"), ValueError, "centred_ranks"),
         (lambda: LeastSquaresDifferences(4, ridge=-1.0), ValueError, "ridge"),
-        (lambda: LeastSquaresDifferences(4, center="median"), ValueError, "nearest"),
         (lambda: LeastSquaresDifferences(0), ValueError, "directions"),
     ],
 )
