@@ -45,13 +45,11 @@ def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.nda
     """Returns a method's empirical runtime distribution: query counts over d, and the share of targets reached by then.
 
     Each pair of a run and one of COCO's 51 targets has a runtime: the query count at which the run reached the target,
-    or infinity. The distribution is pooled over the runs and ends at the budget.
+    or infinity. The distribution is pooled over the runs.
     """
     own = [record for record in records if record.run.method == method]
     found = sorted(n / record.run.problem.dimension for record in own for n in record.reached if n is not None)
-    shares = np.arange(1, len(found) + 1) / max(len(own) * len(TARGETS), 1)
-    last = [record.run.problem.queries / record.run.problem.dimension for record in own[:1]]
-    return np.array([*found, *last]), np.array([*shares, *([shares[-1] if len(shares) else 0.0] if last else [])])
+    return np.array(found), np.arange(1, len(found) + 1) / max(len(own) * len(TARGETS), 1)
 
 
 def left(records: Sequence[Record], methods: Sequence[str]) -> dict[str, plotting.Curve]:
@@ -104,6 +102,8 @@ def figure(records: Sequence[Record]) -> Figure:
                     plotting.draw(panel, look, percent[method])
                 continue
             x, y = runtimes(own, method)
+            x = np.append(x, own[0].run.problem.queries / own[0].run.problem.dimension)
+            y = np.append(y, y[-1:] if len(y) else 0.0)
             marks: Any = {"marker": look.marker, "markevery": max(1, len(x) // 5), "label": look.label}
             panel.plot(x, y, color=look.color, ls=look.line, drawstyle="steps-post", **marks)
         panel.set(xscale="log", ylim=(0.0, 100.0 if shares else None))
