@@ -16,6 +16,7 @@ class RGF(EstimatedDescent):
     by a first-order rule, followed by the prox. The uᵢ are orthonormal in blocks of at most d and Haar-distributed, so
     that E g = ∇f(x) + O(λ²) (ZoRD's eq. 2 omits the factor d/n); for n = d, g is the full forward-difference gradient
     in a rotated basis. Options and failed queries: see ``EstimatedDescent``.
+
     **When to use it.** For cheap queries in any number of variables, or as a baseline. If queries are expensive, the
     default method ends lower (experiment ``problems-bbob``).
 
