@@ -114,7 +114,7 @@ class Feasibility:
     ) -> dict[str, Any]:
         """Adds the entries about constraints to a result; see ``Result``.
 
-        ``multipliers`` are those of each component, shape ``m``, or None if unknown. ``expected`` are the constraints'
+        ``multipliers`` has one for each component, shape ``m``, or None if unknown. ``expected`` are the constraints'
         posterior means at the result's x, shape ``m``; None: the observed values are used.
         """
         if len(self.violations) == len(record.places):
