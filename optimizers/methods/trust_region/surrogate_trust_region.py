@@ -50,37 +50,31 @@ class SurrogateTrustRegion(Optimizer):
     After the initial design, which is one batch, the method evaluates one point at a time, or several with ``workers``.
     It is the default of ``minimize``.
 
-    **A run.** A run begins with a design: x0 and a point along each variable, or, with more than eight variables, along
-    each of eight random directions. If none of these points is better than x0, the opposite points follow. If scales
-    come from x0 or there are integers, both sides of x0 along each variable are evaluated. Then each query is
-    a step to the least mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The
-    model is of the subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls
-    otherwise. When the scale of the search falls below 5e-8 of the first radius, a new run begins at a random point;
-    with many variables it continues from the best query unless the random point is better than x0. ``best_x`` is the
-    best of all runs.
+    **A run** begins with a design: x0 and points around it (``DesignRule``). Then each query is a step to the least mean
+    within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The model is of the subspace
+    that the steps to its queries span. Δ grows if steps do as well as predicted, and falls otherwise. When the scale of
+    the search falls below 5e-8 of the first radius, a new run begins at a random point. With many variables it begins
+    at the best query instead, unless the random point is better than x0. ``best_x`` is the best of all runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
 
     **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
-    evaluation fails, f is treated as noisy. If they agree, f has ripples, which the model smooths over until the search
-    reaches their scale. While the model smooths, ``x`` is the query of least posterior mean; ``best_x`` is always the
-    query of the least value. When noise hides how f varies within the scale of the search, the run goes on for 20
-    queries a variable, which averages noise out, and then a new run begins elsewhere.
+    evaluation fails, f is treated as noisy. If they agree, f has ripples, and the model smooths over them until the
+    search reaches their scale. For noisy values ``x`` is the query of least posterior mean; ``best_x`` is always the
+    query of the least value. Once noise hides how f varies within the scale of the search, the run makes 20 further
+    queries a variable, which averages noise out. Then a new run begins elsewhere.
 
-    **History.** A run with a history begins at its best point that is feasible and in the bounds. Δ is the distance
-    from there to the fourth nearest given point, but at most the usual first Δ. If the model has fewer values than a
-    design has points, the missing number is queried: the points of the design that are farthest from the given ones. If
-    x0 is given too, it is evaluated first. The model uses points outside the bounds, but the center never moves there.
-    Variables without two finite bounds are scaled by the spread of the points. If one point has two different values,
-    values are noisy.
+    **History.** A run with a history begins at the best given point that is feasible and in the bounds. It makes only
+    those queries of a design that the given points do not replace. If x0 is given too, it is evaluated first. The model
+    uses points outside the bounds, but the center never moves there. If one point has two different values, values are
+    noisy.
 
     **Prox.** Given the prox of ψ, the method minimizes f + ψ; steps stay in ψ's domain.
 
     **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for
-    a variable with two finite bounds, and otherwise its magnitude in x0 (``ScaleRule``). If the values of the design
-    suggest a scale that differs by more than a factor of 32 from the one that x0 gave, it takes effect. If they suggest
-    that the minimum is much nearer than the points of the design, a smaller design follows.
+    a variable with two finite bounds, and otherwise its magnitude in x0 or the spread of the history (``ScaleRule``).
+    The values of the design may change a scale from x0 by more than a factor of 32, or lead to a smaller design.
 
     **When to use it.** It is the first choice for expensive functions: with 2 to 40 variables from about five queries
     per variable on, with more variables from two queries per variable on, with noise, constraints, integers or a
@@ -92,9 +86,8 @@ class SurrogateTrustRegion(Optimizer):
     **When to set an option.** Set ``x_scale`` to the change of each variable that matters, if x0 is 0 and variables
     have different units, or if f varies over a much smaller scale than the width of the box. Set ``radius`` to begin
     with smaller or larger steps. Set ``noise`` if you know the variance of a value's noise; with 0 the center is never
-    evaluated twice, and small-scale variation is smoothed over as ripples. Set ``window`` to make a query cheaper: its
-    time grows with the cube of the window. ``docs/trust_region.md`` has the formulas and rules, and links to the gain
-    from each.
+    evaluated twice, and small-scale variation is smoothed over as ripples. Set ``window`` to make a query cheaper.
+    ``docs/trust_region.md`` has the formulas and rules, and links to the gain from each.
 
     Args:
         x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
@@ -235,7 +228,7 @@ class SurrogateTrustRegion(Optimizer):
 
     @property
     def _planner(self) -> Planner:
-        pending = self._box.part(self._x)[None][:0]
+        pending = self.state.data.points[:0]
         if self._box.has_integers and self.pending:
             pending = torch.cat([self._box.part(cast(Tensor, batch.explicit)) for batch in self.pending])
         known = self.queries + self.history_size + self._record.given
@@ -266,8 +259,6 @@ class SurrogateTrustRegion(Optimizer):
         with small_algebra(self._models.flops):
             found = self._models.least_mean(self.state, excess)
         return found and found._replace(x=self._box.whole(found.x)[0])
-
-    # Asking.
 
     def _planned(self) -> Plan:
         """The plan of the next batch; a design at the start, and where ``restart`` has moved the iterate."""
@@ -312,8 +303,6 @@ class SurrogateTrustRegion(Optimizer):
         """Whether the planned query is pending, and not for so long that another one takes its place."""
         planned = [batch for batch in self.pending if batch.info["plan_id"] == self.state.plan_id]
         return any(self.queries - batch.info["told"] <= PATIENCE * len(self.pending) for batch in planned)
-
-    # Learning from answers.
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         state, values = self.state.copied(), values.cpu()
