@@ -50,11 +50,11 @@ class SurrogateTrustRegion(Optimizer):
     After the initial design, which is one batch, the method evaluates one point at a time, or several with ``workers``.
     It is the default of ``minimize``.
 
-    **A run** begins with a design: x0 and points around it (``DesignRule``). Then each query is a step to the least mean
-    within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The model is of the subspace
-    that the steps to its queries span. Δ grows if steps do as well as predicted, and falls otherwise. When the scale of
-    the search falls below 5e-8 of the first radius, a new run begins at a random point. With many variables it begins
-    at the best query instead, unless the random point is better than x0. ``best_x`` is the best of all runs.
+    **A run** begins with a design: x0 and points around it (``DesignRule``). Each later query is a step to the least
+    mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The model is of the
+    subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls otherwise. When the
+    scale of the search falls below 5e-8 of the first radius, a new run begins at a random point. With many variables it
+    begins at the best query instead, unless the random point is better than x0. ``best_x`` is the best of all runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
