@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from types import FrameType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from optimizers.core.options import optional, positive
 
@@ -96,30 +96,22 @@ class Limit:
 UNLIMITED = Limit(None, None, os.getpid())
 
 
-@dataclass(frozen=True)
 class Limits:
     """The time limits of a run, which begin when the object is made.
 
-    Attributes:
-        end: the end of the run's time on the monotonic clock; inf for none.
-        query: seconds after which a query fails, or None.
+    Args:
+        max_seconds: the limit of the run in seconds, or None.
+        query_timeout: the limit of a query in seconds, or None.
         threads: whether a query may run in a separate thread.
+
+    Raises:
+        TypeError, ValueError: If a limit is not a positive number.
     """
 
-    end: float
-    query: float | None
-    threads: bool
-
-    @classmethod
-    def of(cls, max_seconds: float | None, query_timeout: float | None, *, threads: bool) -> Self:
-        """The limits from options.
-
-        Raises:
-            TypeError, ValueError: If one is not a positive number.
-        """
+    def __init__(self, max_seconds: float | None, query_timeout: float | None, *, threads: bool) -> None:
         seconds = optional(positive, "max_seconds", max_seconds)
-        end = inf if seconds is None else time.monotonic() + seconds
-        return cls(end, optional(positive, "query_timeout", query_timeout), threads)
+        self.query, self.threads = optional(positive, "query_timeout", query_timeout), threads
+        self.end = inf if seconds is None else time.monotonic() + seconds
 
     @property
     def left(self) -> float:

@@ -74,7 +74,7 @@ def run(
     if callback is not None:
         check_takes("callback", callback, "intermediate_result")
     evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
-    limits = Limits.of(max_seconds, query_timeout, threads=not evaluate.in_place)
+    limits = Limits(max_seconds, query_timeout, threads=not evaluate.in_place)
     crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
     saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate, resume)
     try:
