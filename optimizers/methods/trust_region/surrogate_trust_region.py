@@ -76,7 +76,7 @@ class SurrogateTrustRegion(Optimizer):
     a variable with two finite bounds, and otherwise its magnitude in x0 or the spread of the history (``ScaleRule``).
     The values of the design may change a scale from x0 by more than a factor of 32, or lead to a smaller design.
 
-    **When to use it.** It is the first choice for expensive functions: with 2 to 40 variables from about five queries
+    **When to use it.** It is the first choice for expensive functions: with 2 to 40 variables from about ten queries
     per variable on, with more variables from two queries per variable on, with noise, constraints, integers or a
     history. TuRBO and methods that compare values may be ahead on rugged functions.
     ``experiments/published/which-method.md`` has the comparisons.
