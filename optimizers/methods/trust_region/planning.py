@@ -227,8 +227,10 @@ class Planner:
     def _geometry_query(self, state: TrustRegionState, model: LocalModel, region: Region) -> GeometryQuery | None:
         """Plans a geometry-improving query; None at the limit, or if the gradient or the point's value is known."""
         run, rules = state.run, self.models.rules
-        most = rules.geometry.limit if self.models.constraints is None else rules.constraint.geometry
-        if run.model_queries >= min(most, rules.geometry.limit):
+        limit = rules.geometry.limit
+        if self.models.constraints is not None:
+            limit = min(limit, rules.constraint.geometry)
+        if run.model_queries >= limit:
             return None
         box = self.models.box
         if box.has_integers:  # integers whose values are farther apart than the ball's diameter do not change
