@@ -53,6 +53,14 @@ class FirstOrder:
         """The learning rate of the next step."""
         return float(self._rule.param_groups[0]["lr"])
 
+    @property
+    def plain_step_size(self) -> float | None:
+        """η if the next step is x − η g (``torch.optim.SGD`` without options); otherwise None."""
+        group = self._rule.param_groups[0]
+        options = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
+        plain = type(self._rule) is torch.optim.SGD and not any(group[name] for name in options)
+        return self.step_size if plain else None
+
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
         """Takes a step from x; returns the new point, a new tensor, and the learning rate of the step.
 

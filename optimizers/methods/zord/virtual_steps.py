@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from optimizers.first_order import FirstOrder
+from optimizers.methods.zord.span_steps import steps_in_span
 from surrogates.window.uncertainty import UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
@@ -25,12 +26,15 @@ def virtual_steps(
     *,
     most: int,
     reselect: bool = True,
+    margin: float | None = None,
 ) -> tuple[Tensor, int]:
     """The point after virtual steps from x, shape ``d``, and their number V (ZoRD, Alg. 2, lines 4 to 6).
 
     A step is z ← prox(rule(z, ∇μ(z))), with the mean gradient ∇μ in f's units given the queries nearest to z. The first
     step is always taken; further ones as long as ``stop`` allows it at the point reached (Sec. 3.2), at most ``most``
-    in all. A step that is not finite ends them.
+    in all. A step that is not finite ends them. Steps of a plain ``torch.optim.SGD`` that no prox affects are taken in
+    coefficients of the queries if the window is fixed and smaller than d/2: the same points up to rounding, at a cost
+    that does not depend on d.
 
     Args:
         surrogate: the Gaussian process of the queries; its iteration begins at x.
@@ -40,8 +44,13 @@ def virtual_steps(
         stop: the rule that ends the steps.
         most: the largest number of steps, at least 1.
         reselect: whether the queries nearest to z are selected anew at every step, or only at x.
+        margin: the distance from x within which ``prox`` is the identity; None: unknown.
     """
     surrogate.begin(x)
+    if margin is not None:
+        in_span = steps_in_span(surrogate, x, rule.plain_step_size, stop, most=most, fixed=not reselect, margin=margin)
+        if in_span is not None:
+            return in_span
     kept = surrogate.keep() if stop.relative_to_start and most > 1 else None
     z, start = x, 0.0
     for taken in range(most):  # line 4

@@ -154,6 +154,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
                 self._uncertainty_rule,
                 most=self._halved_after_failures(self.max_virtual_steps),
                 reselect=self.reselect,
+                margin=self._margin(x),
             )
         self._query_next(z, start=x)  # line 7
 
@@ -193,6 +194,14 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
             points = self._unasked(points.to(z), pending)
             h = self.surrogate.hyperparameters
             return points[most_informative_set(conditioning, z, points, h.noise_ratio, count)]
+
+    def _margin(self, x: Tensor) -> float | None:
+        """The distance within which steps from x need no projection; None with a prox."""
+        if self.prox is not None:
+            return None
+        if self.domain is None:
+            return math.inf
+        return float(torch.minimum(x - self.domain.search_lower, self.domain.search_upper - x).min())
 
     def _estimate(self) -> Estimate | None:
         if (

@@ -1,9 +1,12 @@
-"""Virtual steps against a second implementation: where they go and where they stop."""
+"""Virtual steps against a second implementation: where they go, where they stop, and in coefficients."""
+
+import math
 
 import pytest
 import torch
 
 from optimizers.first_order import FirstOrder, adam
+from optimizers.methods.zord import virtual_steps as module
 from optimizers.methods.zord.virtual_steps import virtual_steps
 from surrogates.window.uncertainty import THRESHOLDS, UncertaintyRule
 from surrogates.window.window_surrogate import Hyperparameters, WindowSurrogate
@@ -127,6 +130,73 @@ def test_the_prox_follows_every_step():
     expected, _ = by_reference(X, y, x, h, 15, "mean_variance", 9.0, 5, adam, lambda z, s: z.clamp(0.9, 1.1), True)
     torch.testing.assert_close(z, expected, rtol=0, atol=1e-6)
     assert seen == [0.1] * taken
+
+
+@pytest.mark.parametrize("name", ["spectral_norm", "mean_variance", "relative", "kept_information"])
+@pytest.mark.parametrize("threshold", [None, 0.99])
+@pytest.mark.parametrize("outputscale", [1.0, 3.0])
+def test_steps_in_coefficients_are_those_in_space(name, threshold, outputscale):
+    h = Hyperparameters(6.0, outputscale, 1e-6)
+    stop = UncertaintyRule(name, threshold)
+    results = []
+    for margin in (None, math.inf):
+        made, x = surrogate(d=120, n=30, size=30, hyperparameters=h, spread=0.4)
+        results.append(virtual_steps(made, x, FirstOrder(sgd(0.02), x), identity, stop, most=10, margin=margin))
+    (direct, steps), (span, span_steps) = results
+    assert steps == span_steps
+    assert float((direct - x).norm()) > 0.1
+    torch.testing.assert_close(span, direct, rtol=0, atol=1e-11 * float((direct - x).norm()))
+
+
+def test_coefficients_are_taken_only_where_they_serve():
+    taken = []
+    original = module.steps_in_span
+
+    def counted(*given, **named):
+        taken.append(original(*given, **named))
+        return taken[-1]
+
+    def run(rule=None, d=120, n=30, size=30, margin=math.inf, **options):
+        taken.clear()
+        made, x = surrogate(d=d, n=n, size=size, hyperparameters=Hyperparameters(6.0), spread=0.4)
+        name = options.pop("name", "mean_variance")
+        virtual_steps(
+            made,
+            x,
+            FirstOrder(rule or sgd(0.01), x),
+            identity,
+            UncertaintyRule(name),
+            most=5,
+            margin=margin,
+            **options,
+        )
+        return any(found is not None for found in taken)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "steps_in_span", counted)
+        assert run()
+        assert not run(rule=adam)
+        assert not run(rule=lambda p: torch.optim.SGD([p], lr=0.01, momentum=0.5))
+        assert not run(margin=None)
+        assert not run(margin=1e-9)
+        assert not run(size=20) and run(size=20, reselect=False)
+        assert not run(d=40)
+        assert not run(name="descent")
+
+
+def test_beyond_the_margin_the_steps_are_made_in_space():
+    made, x = surrogate(d=120, n=30, size=30, hyperparameters=Hyperparameters(6.0), spread=0.4)
+    stop = UncertaintyRule("mean_variance", 9.0)
+    free, _ = virtual_steps(made, x, FirstOrder(sgd(0.02), x), identity, stop, most=10, margin=math.inf)
+    reach = float((free - x).abs().max())
+    box = (x - 0.3 * reach, x + 0.3 * reach)
+
+    def clamp(z, step):
+        return z.clamp(*box)
+
+    kept, taken = virtual_steps(made, x, FirstOrder(sgd(0.02), x), clamp, stop, most=10, margin=0.3 * reach)
+    assert taken == 10 and bool(((kept >= box[0]) & (kept <= box[1])).all())
+    assert float((kept - free).norm()) > 0.1 * reach
 
 
 def test_steps_that_would_not_be_finite_are_not_made():

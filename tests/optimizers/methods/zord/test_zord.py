@@ -366,6 +366,20 @@ def test_any_update_rule_moves():
         assert run(ZoRD(X0, max_queries=80, update_rule=rule)).best_y < float(function(X0)) - 3.0
 
 
+def test_plain_descent_in_many_dimensions_is_the_same_in_a_box_out_of_reach():
+    x0, d = torch.full((300,), 0.5, dtype=torch.float64), 300
+    options = {
+        "max_queries": 30,
+        "update_rule": lambda p: torch.optim.SGD([p], lr=0.01),
+        "lengthscale": 8.0,
+        "rescale": False,
+    }
+    free = run(ZoRD(x0, radius=0.3, **options))
+    wide = run(ZoRD(x0, radius=0.3, bounds=[(-50.0, 50.0)] * d, **options))
+    torch.testing.assert_close(free.observations[0], wide.observations[0], rtol=0, atol=1e-9)
+    assert free.best_y < float(function(x0)) - 0.5
+
+
 # Active queries.
 
 
