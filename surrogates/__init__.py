@@ -1,5 +1,6 @@
 """Gaussian surrogates of a function and of its gradient, fitted to function values only."""
 
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -34,11 +35,11 @@ from surrogates.sensitivity.plots import (
     plot_sign_map,
 )
 from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
-from surrogates.window.nearest_window import NearestWindow
-from surrogates.window.trajectory import Trajectory
 
 if _TYPE_CHECKING:
     from surrogates.gradient_information import GradientInformation
+    from surrogates.window.nearest_window import NearestWindow
+    from surrogates.window.trajectory import Trajectory
 
 __all__ = [
     "ActiveSubspace",
@@ -92,10 +93,16 @@ __all__ = [
 __version__ = _version("gradient-surrogates")
 
 
-def __getattr__(name: str) -> _Any:
-    """Imports ``GradientInformation`` at its first use: registering it with BoTorch takes most of a second."""
-    if name != "GradientInformation":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from surrogates.input_constructors import GradientInformation
+# Registering GradientInformation with BoTorch takes most of a second; the others import numba.
+_AT_FIRST_USE = {
+    "GradientInformation": "surrogates.input_constructors",
+    "NearestWindow": "surrogates.window.nearest_window",
+    "Trajectory": "surrogates.window.trajectory",
+}
 
-    return GradientInformation
+
+def __getattr__(name: str) -> _Any:
+    """Imports ``GradientInformation``, ``NearestWindow`` and ``Trajectory`` at their first use."""
+    if name not in _AT_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_import_module(_AT_FIRST_USE[name]), name)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 from botorch.posteriors.posterior import Posterior
-from botorch.sampling.get_sampler import GetSampler
-from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
-from surrogates.base_samples import make_sampler, rsample_by_generator
+from surrogates.base_samples import rsample_by_generator
 from surrogates.checks import expanded
 from surrogates.conditioning import Conditioning
 from surrogates.inference import cached_with_graph, outside_inference_mode
@@ -331,11 +329,10 @@ def outputs_last(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
 
 def _largest_eigenvalue(whitened: Tensor, prior: Tensor) -> Tensor:
     """The largest eigenvalue of diag(prior) − VᵀV by Lanczos to working precision, V n x d."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
     v, p = whitened.numpy(force=True), prior.numpy(force=True)
     d = p.shape[0]
     operator = LinearOperator((d, d), matvec=lambda u: p * u.ravel() - v.T @ (v @ u.ravel()), dtype=p.dtype)
     start = torch.ones(d, dtype=torch.float64).numpy()
     return torch.as_tensor(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
-
-
-GetSampler.register(GradientPosterior)(make_sampler)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import torch
 from botorch.posteriors.posterior import Posterior
-from botorch.sampling.get_sampler import GetSampler
 from torch import Tensor
 
-from surrogates.base_samples import make_sampler, rsample_by_generator
+from surrogates.base_samples import rsample_by_generator
 from surrogates.checks import expanded, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import outputs_last
@@ -338,6 +337,3 @@ def _bends(U: Tensor, bend: Tensor) -> Tensor:
     """d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, row by row, ``... x d x p(p+1)/2``."""
     i, j = upper_triangle(U.shape[-1], U.device)
     return bend.unsqueeze(-1) * U[..., i] * U[..., j]
-
-
-GetSampler.register(HessianPosterior)(make_sampler)

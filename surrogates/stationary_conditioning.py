@@ -19,6 +19,7 @@ import torch
 from gpytorch.means import Mean
 from torch import Tensor
 
+from surrogates.compiled import compiled
 from surrogates.conditioning import Conditioning
 from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import KernelSnapshot, kernel_values
@@ -173,9 +174,9 @@ class StationaryConditioning(Conditioning):
         Args:
             known: The pass over the data at the points; its distances and scales are used.
         """
-        point = known.of_one_point()
-        if one_pass.compiled is not None and point is not None:
-            return one_pass.compiled.trace_explained(*point, *self.matrices)
+        loops, point = compiled("kernels.one_pass_numba"), known.of_one_point()
+        if loops is not None and point is not None:
+            return float(loops.trace_explained(*point, *self.matrices))
         explained = ((known.c * known.q) @ self.inverse * known.c).sum(-1)
         return explained - 0.5 * (known.c @ self.inverse_times_distances * known.c).sum(-1)
 

@@ -8,10 +8,9 @@ import torch
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
-from botorch.sampling.get_sampler import GetSampler
 from torch import Tensor
 
-from surrogates.base_samples import make_sampler, rsample_by_generator
+from surrogates.base_samples import rsample_by_generator
 from surrogates.inference import outside_inference_mode
 from surrogates.normal import UnitFreeMultitaskNormal
 
@@ -134,6 +133,3 @@ class TransformedGradientPosterior(Posterior):
             f"The gradient is not Gaussian under outcome_transform {type(self._transform).__name__}, and its {moment} "
             "has no closed form. Use delta_method_mean, or the moments of samples from rsample."
         )
-
-
-GetSampler.register(TransformedGradientPosterior)(make_sampler)

@@ -282,7 +282,7 @@ def run_trajectory() -> Digests:
     trajectory = surrogates.Trajectory(4)
     trajectory.append(X[:30], Y[:30, 0])
     profile = surrogates.radial_profile(surrogates.matern_kernel(0.8).base_kernel)
-    window = surrogates.NearestWindow(trajectory, 12, precision=0.8**-2, profile=profile, outputscale=1.0, noise=1e-6)
+    window = surrogates.NearestWindow(trajectory, 12, precision=0.8**-2, profile=profile, noise=1e-6)
     found = Stream()
     for i in range(30, 60):
         trajectory.append(X[i : i + 1], Y[i : i + 1, 0])

@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates.checks import check_floating, check_integer, check_points, check_same_kind, is_traced, positive_integer
+from surrogates.compiled import compiled
 from surrogates.fourier.frequencies import (
     GENERATOR,
     PHASES,
@@ -41,10 +41,6 @@ _DRAWS: dict[str, Callable[[SpectralDensity, int, int], Array]] = {
     "sobol": sobol_frequencies,
 }
 KINDS = tuple(_DRAWS)
-
-_one_point: Callable[..., Tensor] | None = None
-with contextlib.suppress(ImportError):
-    from surrogates.fourier.features_numba import one_point as _one_point
 
 
 class FingerprintError(ValueError):
@@ -235,8 +231,9 @@ class FourierFeatures:
         self._check_weights(w, X)
         V, phases = self._cast(X)
         differentiable = is_traced(X) or (torch.is_grad_enabled() and (X.requires_grad or w.requires_grad))
-        if _one_point is not None and X.shape[:-1].numel() == 1 and X.device.type == "cpu" and not differentiable:
-            return _one_point(V, phases, X.reshape(1, self.d), w, self.scale).reshape(X.shape)
+        loops = compiled("fourier.features_numba")
+        if loops is not None and X.shape[:-1].numel() == 1 and X.is_cpu and not differentiable:
+            return loops.one_point(V, phases, X.reshape(1, self.d), w, self.scale).reshape(X.shape)
         return self._coefficients(self.slopes(X), w) @ V
 
     def jacobian(self, X: Tensor) -> Tensor:

@@ -14,16 +14,12 @@ import torch
 from gpytorch.means import Mean
 from torch import Tensor
 
+from surrogates.compiled import compiled
 from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import CompositeKernel, KernelSnapshot, kernel_blocks
 from surrogates.kernels.errors import no_hessian
 from surrogates.kernels.radial_jets import check_four_derivatives
 from surrogates.kernels.stationary import StationaryKernel
-
-try:
-    from surrogates.kernels import hessian_product_numba as compiled
-except ImportError:  # numba is the optional extra `fast`
-    compiled = None  # type: ignore[assignment]
 
 _BLOCK_ELEMENTS = 1 << 19
 
@@ -135,8 +131,9 @@ class StationaryHessian:
     def _plus_outer_products(self, product: Tensor, one: slice, weights: Tensor, u: Tensor) -> Tensor:
         """A vector plus Σ_τ w_τ (x − x_τ)(x − x_τ)·u of one point, ``... x 1 x d``, in blocks of a few megabytes."""
         X, x = self._X, self._x[..., one, :]
-        if compiled is not None and _compiled_serves(X, x, product, weights, u):
-            return compiled.plus_outer_products(product, X, x, weights, u)
+        loops = compiled("kernels.hessian_product_numba")
+        if loops is not None and _compiled_serves(X, x, product, weights, u):
+            return loops.plus_outer_products(product, X, x, weights, u)
         step = max(1, _BLOCK_ELEMENTS // X.shape[-1])
         for start in range(0, X.shape[-2], step):
             difference = x - X[..., start : start + step, :]

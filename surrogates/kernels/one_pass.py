@@ -20,16 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surrogates.compiled import compiled
 from surrogates.kernels.distances import refined
 from surrogates.kernels.stationary import StationaryKernel
 
 if TYPE_CHECKING:
     from surrogates.kernels.one_pass_numba import Arrays
-
-try:
-    from surrogates.kernels import one_pass_numba as compiled
-except ImportError:  # numba is the optional extra `fast`
-    compiled = None  # type: ignore[assignment]
 
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 # Matrix products, which many points have, are faster in larger blocks.
@@ -100,10 +96,9 @@ def one_pass(
         # The points of all batches share the data: one matrix product serves them.
         flat = one_pass(kernel, X, x.reshape(-1, x.shape[-1]), alpha)
         return Pass(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in flat))
-    if compiled is not None and _is_point(x):
-        arrays = arrays or arrays_of(kernel, X, alpha)
-        if arrays is not None and x.dtype == X.dtype:
-            return Pass(*compiled.one_point(arrays, x, None if distances is None else distances.numpy()))
+    if x.dtype == X.dtype and _is_point(x) and (arrays := arrays or arrays_of(kernel, X, alpha)) is not None:
+        given = None if distances is None else distances.numpy()
+        return Pass(*compiled("kernels.one_pass_numba").one_point(arrays, x, given))
     # The result does not depend on the centre, so that it is treated as a constant in derivatives.
     centre = x if x.shape[-2] == 1 else x.detach().mean(dim=-2, keepdim=True)
     points = x - centre
@@ -135,11 +130,10 @@ def one_pass(
 
 def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
     """The data for the compiled loop, or None if it cannot process them: it needs one data set on the CPU."""
-    if compiled is None or X.dim() != 2 or not X.is_cpu or X.stride(-1) != 1:
+    loops = compiled("kernels.one_pass_numba")
+    if loops is None or X.dim() != 2 or not X.is_cpu or X.stride(-1) != 1:
         return None
-    if X.dtype not in (torch.float32, torch.float64):
-        return None
-    return compiled.as_arrays(kernel, X, alpha)
+    return loops.as_arrays(kernel, X, alpha) if X.dtype in (torch.float32, torch.float64) else None
 
 
 def squared_distances_to(kernel: StationaryKernel, X: Tensor, x: Tensor) -> Tensor:
@@ -176,13 +170,6 @@ def _centred_blocks(X: Tensor, centre: Tensor, larger: int = 1) -> Iterator[tupl
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         yield rows, X[..., rows, :] - centre
-
-
-def _less_product(a: Tensor, b: Tensor, c: Tensor, in_place: bool = False) -> Tensor:
-    """a − bc, by one call for matrices."""
-    if a.dim() == b.dim() == c.dim() == 2:
-        return a.addmm_(b, c, alpha=-1) if in_place else torch.addmm(a, b, c, alpha=-1)
-    return a.sub_(b @ c) if in_place else a - b @ c
 
 
 class _Metric:

@@ -76,19 +76,17 @@ def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) ->
     return torch.from_numpy(mean), *n_vectors
 
 
-def numbers_of(profile: object) -> tuple[int, float] | None:
-    """The arguments of ``h`` for a built-in profile, its number and its exponent; None for any other profile."""
-    if not isinstance(profile, RadialProfile):
-        return None
+def numbers_of(profile: RadialProfile) -> tuple[int, float]:
+    """The arguments of ``h`` for a built-in profile: its number and its exponent."""
     return _PROFILES[profile.name], 1.0 if profile.alpha is None else profile.alpha.item()
 
 
 @numba.njit(cache=True, nogil=True)
-def correlations(profile, D, scale, outputscale, out):  # type: ignore[no-untyped-def]
-    """Writes o h(D/ℓ²) for the squared distances D, ``m x k``, and a number and exponent of a profile."""
+def correlations(profile, D, precision, out):  # type: ignore[no-untyped-def]
+    """Writes h(D/ℓ²) for the squared distances D, ``m x k``, and the result of ``numbers_of`` for a profile."""
     for i in range(D.shape[0]):
         for j in range(D.shape[1]):
-            out[i, j] = outputscale * h(profile[0], profile[1], scale * D[i, j])
+            out[i, j] = h(profile[0], profile[1], precision * D[i, j])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from surrogates.checks import check_data, check_every_outcome
 from surrogates.kernels.blocks import check_kernel
 from surrogates.kernels.errors import OpaqueKernelError
-from surrogates.models import pathwise as _pathwise  # noqa: F401  its import registers the update of paths
+from surrogates.models import sampling as _sampling  # noqa: F401  its import registers samplers with BoTorch
 from surrogates.models.gradient_model import GradientModel
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.transforms import keeps_inputs

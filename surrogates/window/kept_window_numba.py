@@ -29,7 +29,7 @@ def explained(kept, held, history, x, c, q, inverse, weighted, profile, numbers)
     c, q, squared = c.copy(), q.copy(), np.empty(1)
     for i in range(kept.size):
         if kept[i] != held[i]:
-            evaluate_rows(history, x, None, kept[i : i + 1], squared)
+            evaluate_rows(history, x, kept[i : i + 1], squared)
             r2 = p * squared[0]
             q[0, i] = r2 * (v * v / p)
             c[0, i] = 2 * outputscale * h1(profile, exponent, r2)

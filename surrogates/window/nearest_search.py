@@ -1,13 +1,12 @@
 """The k rows of a growing matrix nearest to a moving point, exactly, without reading every row.
 
-Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)² in float64, not from ‖x‖² + ‖X‖² − 2x·X: one pass
-over X reads the same memory and loses no digits however far the data are from the origin.
+Distances are evaluated from differences, Σⱼ (xⱼ − Xᵢⱼ)² in float64, not from ‖x‖² + ‖X‖² − 2x·X: one pass over X reads
+the same memory and loses no digits, however far the data are from the origin.
 
-Most moves need no pass. Bounds on the distances to an earlier point, widened by the step from there, are bounds at the
-new point (triangle inequality). Lower bounds are kept for the last few points, and the bounds of the nearest such point
-are used, because a path that turns back may be closer to an older point than to the last one. Only rows that the bounds
-do not decide are evaluated. Bounds include rounding errors, so that the answer equals that of a full pass, whatever the
-earlier queries.
+Most moves need no pass. By the triangle inequality, bounds on the distances to an earlier point, widened by the step
+from there, hold at the new point. Lower bounds are kept for the last few points, because a path that turns back may be
+closer to an older point than to the last one. Only rows that the bounds do not decide are evaluated. Bounds include
+rounding errors, so that the answer equals that of a full pass, whatever the earlier queries.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _bound(lower, upper, index, squared, slack):  # type: ignore[no-untyped-def]
     upper[index] = distances * (1 + slack) + _TINY
 
 
-def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held, copies):  # type: ignore[no-untyped-def]
+def _search(X, x, k, slack, points, lowers, uppers, last, nearest, held, copies):  # type: ignore[no-untyped-def]
     """The k nearest rows, ascending, and x at the next place of ``points``; also the number of other rows read.
 
     If a full pass costs less, no rows are returned. The third result is the squared distances of the rows held.
@@ -65,7 +64,6 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
         X: The rows, ``n x d``.
         x: The point.
         k: The number of rows wanted.
-        weights: The weights of the metric, or None.
         slack: Twice a bound on a distance's relative rounding error.
         points: The last points, in a ring.
         lowers: Lower bounds at each of them, ``len(points) x at least n``.
@@ -76,9 +74,9 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
         copies: These rows, contiguous.
     """
     n, of_held = X.shape[0], np.empty(held.size)
-    evaluate_rows(copies, x, weights, np.arange(held.size), of_held)
+    evaluate_rows(copies, x, np.arange(held.size), of_held)
     squares = np.empty(points.shape[0])
-    evaluate_rows(points, x, weights, np.arange(points.shape[0]), squares)
+    evaluate_rows(points, x, np.arange(points.shape[0]), squares)
     if not np.isfinite(squares).all():
         return nearest[:0], 0, of_held
     steps = np.sqrt(squares)
@@ -106,7 +104,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
         if many:  # the nearest of these rows may show that the others are too far
             new = _smallest(lower[new], new, most)
         values = np.empty(new.size)
-        evaluate_rows(X, x, weights, new, values)
+        evaluate_rows(X, x, new, values)
         squared[new] = values
         evaluated += new.size
         _bound(lower, upper, new, values, slack)
@@ -119,24 +117,37 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
     return np.sort(np.concatenate((sure, found))), evaluated, of_held
 
 
+def assign_slots(slots, wanted):  # type: ignore[no-untyped-def]
+    """The slots that change and their new rows, in order: slots of rows that left first, then new slots.
+
+    Args:
+        slots: The row in each slot.
+        wanted: The new rows, ascending.
+    """
+    at = np.minimum(np.searchsorted(wanted, slots), len(wanted) - 1)
+    stays = wanted[at] == slots
+    new = np.ones(len(wanted), dtype=np.bool_)
+    new[at[stays]] = False
+    left, came = np.flatnonzero(~stays), wanted[new]
+    return np.concatenate((left, np.arange(len(slots), len(slots) + len(came) - len(left)))), came
+
+
 def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]
     """Raises lower bounds to those that follow from the bounds at a point at distance ``far``."""
     np.maximum(lower, there * (1 - 4 * _EPS) - far, out=lower)
 
 
-def evaluate_rows_by_torch(X, x, weights, index, out):  # type: ignore[no-untyped-def]
-    """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, of arrays."""
-    arrays = (None if array is None else torch.from_numpy(array) for array in (X, x, weights, index, out))
-    _evaluate_in_chunks(*arrays)
+def evaluate_rows_by_torch(X, x, index, out):  # type: ignore[no-untyped-def]
+    """Σⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, of arrays."""
+    _evaluate_in_chunks(*map(torch.from_numpy, (X, x, index, out)))
 
 
-def _evaluate_in_chunks(X: Tensor, x: Tensor, weights: Tensor | None, index: Tensor, out: Tensor) -> None:
+def _evaluate_in_chunks(X: Tensor, x: Tensor, index: Tensor, out: Tensor) -> None:
     """``evaluate_rows_by_torch`` for tensors on any device."""
     chunk = max(1, (_CHUNK if X.device.type == "cpu" else 64 * _CHUNK) // max(1, X.shape[1]))
     x = x.double()
     for start in range(0, index.shape[0], chunk):
-        difference = X[index[start : start + chunk]].double().sub_(x)
-        square = difference.square() if weights is None else difference.square().mul_(weights)
+        square = X[index[start : start + chunk]].double().sub_(x).square()
         torch.sum(square, dim=-1, out=out[start : start + chunk])
 
 
@@ -148,26 +159,26 @@ with contextlib.suppress(ImportError):
     # processed by the same code, so that equal rows have equal distances and the answer does not depend on which rows
     # are evaluated together. ``reordered_numba`` explains the order of the sums.
     @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, forceinline=True)
-    def _four(a, b, c, d, x, weights):  # type: ignore[no-untyped-def]
+    def _four(a, b, c, d, x):  # type: ignore[no-untyped-def]
         total_a = total_b = total_c = total_d = 0.0
         for j in range(x.shape[0]):
-            xj, w = np.float64(x[j]), 1.0 if weights is None else weights[j]
+            xj = np.float64(x[j])
             t = np.float64(a[j]) - xj
-            total_a += t * t * w
+            total_a += t * t
             t = np.float64(b[j]) - xj
-            total_b += t * t * w
+            total_b += t * t
             t = np.float64(c[j]) - xj
-            total_c += t * t * w
+            total_c += t * t
             t = np.float64(d[j]) - xj
-            total_d += t * t * w
+            total_d += t * t
         return total_a, total_b, total_c, total_d
 
     @numba.njit(cache=True, nogil=True)
-    def evaluate_rows(X, x, weights, index, out):  # type: ignore[no-untyped-def]  # noqa: D103
+    def evaluate_rows(X, x, index, out):  # type: ignore[no-untyped-def]  # noqa: D103
         last = index.shape[0] - 1
         for i in range(0, last + 1, 4):
             j, k, m = min(i + 1, last), min(i + 2, last), min(i + 3, last)
-            out[i], out[j], out[k], out[m] = _four(X[index[i]], X[index[j]], X[index[k]], X[index[m]], x, weights)
+            out[i], out[j], out[k], out[m] = _four(X[index[i]], X[index[j]], X[index[k]], X[index[m]], x)
 
     @numba.njit(cache=True, nogil=True)
     def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]  # noqa: D103
@@ -175,47 +186,39 @@ with contextlib.suppress(ImportError):
             bound = there[i] * (1 - 4 * _EPS) - far
             lower[i] = bound if bound > lower[i] else lower[i]
 
-    _split, _smallest, _bound, _search = (
-        numba.njit(cache=True, nogil=True)(f) for f in (_split, _smallest, _bound, _search)
+    assign_slots, _split, _smallest, _bound, _search = (
+        numba.njit(cache=True, nogil=True)(f) for f in (assign_slots, _split, _smallest, _bound, _search)
     )
 
 
-def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None) -> Tensor:
-    """The squared distances Σⱼ wⱼ (Xᵢⱼ − xⱼ)² from x to the rows i in ``index``, float64, shape ``len(index)``.
+def row_squared_distances(X: Tensor, x: Tensor, index: Tensor | None = None) -> Tensor:
+    """The squared distances Σⱼ (Xᵢⱼ − xⱼ)² from x to the rows i in ``index``, float64, shape ``len(index)``.
 
-    The differences are computed, not expanded. Equal points have distance 0. Swapping a row and x does not change a
-    bit of their distance, nor do the other rows in ``index``.
+    Equal points have distance 0. Swapping a row and x does not change a bit of their distance, nor do the other rows in
+    ``index``.
 
     Args:
         X: The rows, ``n x d``, contiguous.
         x: The point, ``d``.
-        weights: The weights wⱼ > 0, ``d``, float64, or None for ones.
         index: The indices of the rows, int64, or None for all.
     """
-    if X.is_cpu:
-        rows = np.arange(len(X)) if index is None else index.numpy()
-        squared = np.empty(len(rows))
-        evaluate_rows(X.numpy(), x.numpy(), _array(weights), rows, squared)
-        return torch.from_numpy(squared)
     index = torch.arange(len(X), device=X.device) if index is None else index
     out = torch.empty(len(index), dtype=torch.float64, device=X.device)
-    _evaluate_in_chunks(X, x, weights, index, out)
+    if X.is_cpu:
+        evaluate_rows(X.numpy(), x.numpy(), index.numpy(), out.numpy())
+    else:
+        _evaluate_in_chunks(X, x, index, out)
     return out
 
 
 class NearestSearch:
     """A search for the k nearest rows of a matrix that grows only by rows at its end.
 
-    The state is a cache of about 12 (2n + d) floats; answers do not depend on it, and ``reset`` may be called at any
-    time. If X is not on the CPU every search is a full pass, which is cheaper there than bounds on the CPU.
+    The state is a cache of about 12 (2n + d) floats, on which answers do not depend. If X is not on the CPU every
+    search is a full pass, which is cheaper there than bounds on the CPU.
     """
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Discards all bounds, as is needed after rows of X have changed."""
-        self._precision: Tensor | None = None
         self._n = 0  # rows that have bounds; 0: none
         self._points = np.empty((0, 0))  # the last points, as in ``_search``
         self._lowers, self._upper = np.empty((0, 0)), np.empty(0)
@@ -223,18 +226,14 @@ class NearestSearch:
         self._nearest = np.empty(0, dtype=np.int64)  # the answer at the last point
         self.rows_evaluated = 0
 
-    def nearest(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
-        """The indices of the k rows nearest to x, int64, nearest first, ties by lower index; see ``nearest_set``."""
-        index = self.nearest_set(X, x, k, precision)
-        values = row_squared_distances(X, x, precision, index.to(X.device)).cpu()
-        return index[values.argsort(stable=True)].to(X.device)
-
-    def nearest_set(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
-        """The indices of ``nearest``, ascending, on the CPU."""
-        return torch.from_numpy(self.nearest_beside(X, x, k, precision, np.empty(0, dtype=np.int64), X[:0])[0])
+    def nearest(self, X: Tensor, x: Tensor, k: int) -> Tensor:
+        """The indices of the k rows nearest to x, int64, nearest first, ties by lower index."""
+        found, _ = self.nearest_beside(X, x, k, np.empty(0, dtype=np.int64), X[:0])
+        index = torch.from_numpy(found).to(X.device)
+        return index[row_squared_distances(X, x, index).argsort(stable=True)]
 
     def nearest_beside(
-        self, X: Tensor, x: Tensor, k: int, precision: Tensor | None, held: np.ndarray, copies: Tensor
+        self, X: Tensor, x: Tensor, k: int, held: np.ndarray, copies: Tensor
     ) -> tuple[np.ndarray, Tensor]:
         """The indices of the k rows nearest to x, int64, ascending, and the squared distances from x to the rows held.
 
@@ -245,30 +244,26 @@ class NearestSearch:
             X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
             x: The point, ``d``.
             k: The number of rows wanted, 1 <= k <= n.
-            precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
             held: The indices of the rows that the caller has copied.
             copies: Contiguous copies of these rows.
 
         Raises:
             ValueError: If x is not finite.
         """
-        if not _same(self._precision, precision):
-            self.reset()
-            self._precision = None if precision is None else precision.clone()
         if X.is_cpu and self._n and 2 * k <= len(X):
             self._extend(len(X))
-            point = (X.numpy(), x.numpy(), k, _array(precision), _slack(X.shape[1]))
             state = (self._points, self._lowers, self._upper, self._last, self._nearest)
+            point = (X.numpy(), x.numpy(), k, _slack(X.shape[1]))
             found, evaluated, squared = _search(*point, *state, held, copies.numpy())
             self.rows_evaluated += evaluated
             if found.size:
                 self._nearest, self._last = found, (self._last + 1) % _POINTS
                 return found.copy(), torch.from_numpy(squared)
-        return self._whole_pass(X, x, k).copy(), row_squared_distances(copies, x, precision)
+        return self._whole_pass(X, x, k).copy(), row_squared_distances(copies, x)
 
     def _whole_pass(self, X: Tensor, x: Tensor, k: int) -> np.ndarray:
         """The k nearest rows from all distances."""
-        squared = row_squared_distances(X, x, self._precision).cpu().numpy()
+        squared = row_squared_distances(X, x).cpu().numpy()
         if not (finite := bool(np.isfinite(squared).all())) and not bool(torch.isfinite(x).all()):
             raise ValueError("the point must be finite, got NaN or infinity.")
         self.rows_evaluated += len(X)
@@ -288,8 +283,6 @@ class NearestSearch:
 
     def _extend(self, n: int) -> None:
         """Adds appended rows, whose distances are unknown."""
-        if n == self._n:
-            return
         if n > len(self._upper):
             larger = np.empty((_POINTS + 1, 2 * n))
             larger[:-1, : self._n], larger[-1, : self._n] = self._lowers[:, : self._n], self._upper[: self._n]
@@ -301,13 +294,3 @@ class NearestSearch:
 def _slack(d: int) -> float:
     """Twice a bound on the relative rounding error of a distance, which is (d/2 + 3) units of 2⁻⁵³, with a margin."""
     return (d + 16) * _EPS
-
-
-def _array(weights: Tensor | None) -> np.ndarray | None:
-    return None if weights is None else weights.numpy()
-
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return torch.equal(a, b)

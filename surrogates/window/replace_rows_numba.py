@@ -16,23 +16,21 @@ _DRIFT = 8.0
 
 
 @numba.njit(cache=True, nogil=True)
-def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, scale, outputscale):  # type: ignore[no-untyped-def]
+def replace_rows(history, slots, rows, X, D, A, U, z, profile, precision, noise):  # type: ignore[no-untyped-def]
     """Writes rows of the history into slots of X, and updates D, A and the factor.
 
     Args:
         history: All queries, ``n x d``.
         slots: The slots.
         rows: The history's row for each.
-        noise: The variance on its diagonal entry of A.
         X: The window's queries, ``k x d``.
         D: Their squared distances, at least ``k x k``.
-        A: Their covariance o h(D/ℓ²) with the noise, at least ``k x k``.
+        A: Their covariance h(D/ℓ²) with the noise, at least ``k x k``.
         U: The factor, A = UᵀU, ``k x k``.
         z: A fixed vector, ``k``, on which UᵀU is compared with A.
-        weights: The weights of the distances, ``d``, or None.
         profile: The number of the profile h, and its exponent.
-        scale: 1/ℓ².
-        outputscale: o.
+        precision: 1/ℓ².
+        noise: The variance on the diagonal of A.
 
     Returns:
         Whether A is positive definite to working precision, and whether U is its factor up to rounding.
@@ -42,11 +40,11 @@ def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, s
     for i in range(slots.size):
         slot = slots[i]
         X[slot] = history[rows[i]]
-        evaluate_rows(X, X[slot], weights, every, squared)
+        evaluate_rows(X, X[slot], every, squared)
         for j in range(k):
             D[slot, j] = D[j, slot] = squared[j]
-            A[slot, j] = A[j, slot] = outputscale * h(profile[0], profile[1], scale * squared[j])
-        A[slot, slot] += noise[i]
+            A[slot, j] = A[j, slot] = h(profile[0], profile[1], precision * squared[j])
+        A[slot, slot] += noise
         if not replace_row(U, slot, A[slot, :k]):
             return False, False
     return True, _is_factor(U, A, z)

@@ -14,23 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surrogates.checks import check_positive, positive_integer
+from surrogates.checks import positive_integer
 from surrogates.linalg.growing import GrowingRows
 from surrogates.window.nearest_search import NearestSearch
 
 
 class Trajectory:
-    """Queries x₁, x₂, … with values y (and noise variances), appended at constant amortised cost.
+    """Queries x₁, x₂, … with values y, appended at constant amortised cost.
 
-    Failed queries (y NaN or infinite) are kept apart, where no model sees them, and are counted. ``X``, ``y`` and
-    ``noise`` are views into storage that doubles when full; earlier views keep their values. Values and noise are
-    float64 for every dtype of X, because gradients come from differences of values. ZoRD conditions on the 150 queries
-    that are ``nearest`` to the current point (Appx. C.1).
+    Failed queries (y NaN or infinite) are kept apart, where no model sees them, and are counted. ``X`` and ``y`` are
+    views into storage that doubles when full; earlier views keep their values. Values are float64 for every dtype of X,
+    because gradients come from differences of values. ZoRD conditions on the 150 queries that are ``nearest`` to the
+    current point (Appx. C.1).
 
     Args:
         d: The dimension of the inputs.
         dtype: The dtype of X, torch.float64 or torch.float32.
-        device: The device of X, y and noise. None means the CPU.
+        device: The device of X and y. None means the CPU.
         capacity: The number of rows for which storage is allocated at first.
 
     Raises:
@@ -55,7 +55,6 @@ class Trajectory:
         self._X, self._failed_X = GrowingRows(points, capacity), GrowingRows(points, 0)
         self._y = GrowingRows(points.new_empty(0, dtype=torch.float64), capacity)
         self._first = GrowingRows(points[:, 0], capacity)  # of X: a column of it is a read from every row
-        self._noise: GrowingRows | None = None
         self._search = NearestSearch()
 
     def __len__(self) -> int:
@@ -72,10 +71,9 @@ class Trajectory:
 
     def __repr__(self) -> str:
         """n, d and the further contents."""
-        noise = "with" if self._noise is not None else "without"
         return (
             f"Trajectory(n = {len(self)} queries ({self.failures} more failed), d = {self.d}, {self.dtype}, "
-            f"{self.device}; values in f's units, {noise} noise variances)"
+            f"{self.device}; values in f's units)"
         )
 
     @property
@@ -87,11 +85,6 @@ class Trajectory:
     def y(self) -> Tensor:
         """The values, ``n``, all finite: a view that must not be written to."""
         return self._y.rows
-
-    @property
-    def noise(self) -> Tensor | None:
-        """The noise variances, ``n``, or None if none were given: a view that must not be written to."""
-        return None if self._noise is None else self._noise.rows
 
     @property
     def failed_X(self) -> Tensor:
@@ -113,57 +106,34 @@ class Trajectory:
         self._require_data()
         return int((self.y == self.y.min()).nonzero()[0, 0])
 
-    def append(self, X: Tensor, y: Tensor | float, noise: Tensor | float | None = None) -> int:
+    def append(self, X: Tensor, y: Tensor | float) -> int:
         """Appends one query or several; nothing is appended if an error is raised.
 
         Args:
             X: The inputs, ``m x d``, or ``d`` for one query.
             y: The values, ``m``, or a number for one query. NaN and infinities are failures.
-            noise: The noise variances, ``m``, or one for all; given with every append or with none.
 
         Returns:
             How many of the m failed.
 
         Raises:
-            TypeError: If X is not a tensor of this trajectory's dtype and device, or y or noise are not real numbers on
-                that device.
-            ValueError: If shapes differ, X is not finite, the noise of a successful query is not finite and positive,
-                or noise is given but not for earlier queries (or the other way round).
+            TypeError: If X is not a tensor of this trajectory's dtype and device, or y is not real on that device.
+            ValueError: If shapes differ, or X is not finite.
         """
         X = self._check_points(X)
-        y = self._check_values("y", y, X.shape[0])
+        y = self._check_values(y, X.shape[0])
         failed = ~torch.isfinite(y)
-        if noise is not None:
-            noise = self._check_values("noise", noise, X.shape[0])
-            bad = ~(failed | (torch.isfinite(noise) & (noise > 0)))
-            if bad.any():
-                raise ValueError(
-                    f"noise variances must be finite and positive, got {noise[bad][0].item()} in row "
-                    f"{int(bad.nonzero()[0, 0])}."
-                )
         count = int(failed.sum())
-        if count < X.shape[0] and len(self) and (noise is None) != (self._noise is None):
-            raise ValueError(
-                f"noise was {'' if noise is None else 'not '}given for the {len(self)} earlier queries "
-                f"and is {'not ' if noise is None else ''}given now: give it with every append or with none."
-            )
         if count:
             self._failed_X.append(X[failed])
-            if count == X.shape[0]:
-                return count
             X, y = X[~failed], y[~failed]
-            noise = None if noise is None else noise[~failed]
         self._X.append(X)
         self._first.append(X[:, 0])
         self._y.append(y)
-        if noise is not None:
-            if self._noise is None:
-                self._noise = GrowingRows(noise[:0], 64)
-            self._noise.append(noise)
         return count
 
-    def nearest(self, x: Tensor, k: int, precision: Tensor | float | None = None) -> Tensor:
-        """The rows of the k queries nearest to x in Σⱼ (xⱼ − Xᵢⱼ)²/ℓⱼ², nearest first, ties by lower row.
+    def nearest(self, x: Tensor, k: int) -> Tensor:
+        """The rows of the k queries nearest to x in the Euclidean metric, nearest first, ties by lower row.
 
         The answer is exact, from float64 differences, and independent of earlier calls. The first call reads the whole
         history; one near an earlier point evaluates little more than the k rows (``surrogates.window.nearest_search``).
@@ -171,40 +141,34 @@ class Trajectory:
         Args:
             x: The point, ``d``.
             k: The number of queries wanted; all n if k > n.
-            precision: 1/ℓⱼ² of an ARD kernel, ``d``. None or one number mean the Euclidean order.
 
         Returns:
             The row indices, min(k, n), int64.
 
         Raises:
             TypeError: If x is not a tensor of this trajectory's dtype and device, or k is not an integer.
-            ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or precision is not finite
-                and positive.
+            ValueError: If the trajectory is empty, k < 1, shapes differ, or x is not finite.
         """
-        return self._search.nearest(self.X, *self._checked(x, k, precision))
+        return self._search.nearest(self.X, *self._checked(x, k))
 
-    def nearest_beside(
-        self, held: tuple[np.ndarray, Tensor], x: Tensor, k: int, precision: Tensor | float | None = None
-    ) -> tuple[np.ndarray, Tensor]:
+    def nearest_beside(self, held: np.ndarray, copies: Tensor, x: Tensor, k: int) -> tuple[np.ndarray, Tensor]:
         """The indices that ``nearest`` returns, ascending, and the squared distances from x to the rows ``held``.
 
         Args:
-            held: Row indices, and the caller's contiguous copy of these rows, which is faster to read.
+            held: Row indices.
+            copies: The caller's contiguous copy of these rows, which is faster to read.
             x: As for ``nearest``, with the same errors.
             k: As for ``nearest``.
-            precision: As for ``nearest``.
         """
-        return self._search.nearest_beside(self.X, *self._checked(x, k, precision), *held)
+        return self._search.nearest_beside(self.X, *self._checked(x, k), held, copies)
 
-    def _checked(self, x: Tensor, k: int, precision: Tensor | float | None) -> tuple[Tensor, int, Tensor | None]:
-        """The point, the number of rows and the weights of a metric other than the Euclidean one."""
+    def _checked(self, x: Tensor, k: int) -> tuple[Tensor, int]:
+        """The point and the number of rows."""
         self._require_data()
         self._check_kind(x)
         if x.shape != (self.d,):
             raise ValueError(f"x must be one point, of shape ({self.d},), got {tuple(x.shape)}.")
-        checked = None if precision is None else check_precision(precision, self.d, self.device)
-        weights = checked if checked is not None and checked.ndim else None
-        return x.detach().contiguous(), min(positive_integer("k", k), len(self)), weights
+        return x.detach().contiguous(), min(positive_integer("k", k), len(self))
 
     def state_dict(self) -> dict[str, Any]:
         """The full contents, as tensors that no later append changes; loading them is bitwise exact."""
@@ -213,7 +177,6 @@ class Trajectory:
             "d": self.d,
             "X": self.X.clone(),
             "y": self.y.clone(),
-            "noise": None if self.noise is None else self.noise.clone(),
             "failed_X": self.failed_X.clone(),
         }
 
@@ -224,16 +187,16 @@ class Trajectory:
             ValueError: If the state has another version or dimension, or is inconsistent.
             TypeError: If its dtype is not this trajectory's.
         """
-        expected = {"version", "d", "X", "y", "noise", "failed_X"}
+        expected = {"version", "d", "X", "y", "failed_X"}
+        state = {name: part for name, part in state.items() if name != "noise" or part is not None}  # in older states
         if set(state) != expected or state["version"] != 1 or state["d"] != self.d:
             raise ValueError(
                 f"a Trajectory's state has {sorted(expected)}, here of version 1 and dimension {self.d}; got "
                 f"{sorted(state)}, version {state.get('version')} and dimension {state.get('d')}."
             )
         X, y, failed_X = (state[name].to(self.device) for name in ("X", "y", "failed_X"))
-        noise = None if state["noise"] is None else state["noise"].to(self.device)
         other = Trajectory(self.d, dtype=self.dtype, device=self.device, capacity=max(1, len(X)))
-        if len(X) and other.append(X, y, noise):
+        if len(X) and other.append(X, y):
             raise ValueError("the state's y has values that are not finite.")
         if len(failed_X):
             other.append(failed_X, torch.full(failed_X.shape[:1], torch.nan, device=self.device))
@@ -249,9 +212,6 @@ class Trajectory:
         self._failed_X.truncate(failed)
         for rows in (self._X, self._first, self._y):
             rows.truncate(succeeded)
-        if self._noise is not None:
-            self._noise.truncate(succeeded)
-            self._noise = self._noise if succeeded else None
         self._search = NearestSearch()
 
     def _require_data(self) -> None:
@@ -276,29 +236,16 @@ class Trajectory:
             raise ValueError("points must be finite, got NaN or infinity.")
         return X.contiguous()
 
-    def _check_values(self, name: str, values: Tensor | float, m: int) -> Tensor:
+    def _check_values(self, values: Tensor | float, m: int) -> Tensor:
         if not isinstance(values, Tensor):
             if isinstance(values, bool | complex) or not hasattr(values, "__float__"):
-                raise TypeError(f"{name} must be a torch tensor or a number, got {type(values).__name__}.")
+                raise TypeError(f"y must be a torch tensor or a number, got {type(values).__name__}.")
             values = torch.tensor(float(values), dtype=torch.float64, device=self.device)
         if not values.dtype.is_floating_point or values.device != self.device:
-            raise TypeError(f"{name} must be real on {self.device}, got {values.dtype} on {values.device}.")
+            raise TypeError(f"y must be real on {self.device}, got {values.dtype} on {values.device}.")
         values = values.detach().double()
-        if values.ndim == 0 and (m == 1 or name == "noise"):
-            return values.expand(m)
+        if values.ndim == 0 and m == 1:
+            return values.expand(1)
         if values.shape != (m,):
-            raise ValueError(f"{name} must be of shape ({m},) for {m} points, got {tuple(values.shape)}.")
+            raise ValueError(f"y must be of shape ({m},) for {m} points, got {tuple(values.shape)}.")
         return values
-
-
-def check_precision(precision: Tensor | float, d: int, device: torch.device) -> Tensor:
-    """1/ℓ² as a float64 tensor, ``d``, or of no dimension if one number is given.
-
-    Raises:
-        ValueError: If there are neither one nor d numbers, or one is not finite and positive.
-    """
-    result = torch.as_tensor(precision, dtype=torch.float64, device=device).detach().squeeze().contiguous()
-    if result.ndim and result.shape != (d,):
-        raise ValueError(f"precision must be one number or {d}, got shape {tuple(torch.as_tensor(precision).shape)}.")
-    check_positive("precision (1/ℓ² of each input)", result)
-    return result

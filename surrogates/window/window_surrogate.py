@@ -19,6 +19,7 @@ from gpytorch.kernels import ScaleKernel
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
+from surrogates.compiled import compiled
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.blocks import snapshot
 from surrogates.kernels.makers import gaussian_likelihood, matern_kernel
@@ -30,11 +31,6 @@ from surrogates.window.kept_window import KeptWindow
 from surrogates.window.marginal_likelihood import fit_isotropic, generalised_least_squares, log_likelihood
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
-
-try:
-    from surrogates.window.weights_numba import weights as compiled_weights
-except ImportError:  # numba is the optional extra `fast`
-    compiled_weights = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +119,7 @@ class WindowSurrogate:
         self.fitted = 0
         self._conditioning: StationaryConditioning | None = None
         self._take(hyperparameters)
-        self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
+        self.window = self._empty_window(size)
         self._at: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
@@ -201,9 +197,10 @@ class WindowSurrogate:
         """The conditioning on the present window, in units of √o; valid until the next move."""
         if self._conditioning is None:
             window, scale = self.window, self.scale * math.sqrt(self.hyperparameters.outputscale)
-            if compiled_weights is not None and window.X.is_cpu:
+            loops = compiled("window.weights_numba")
+            if loops is not None and window.X.is_cpu:
                 U, y = np.ascontiguousarray(window.L.mT.numpy()), self.trajectory.y.numpy()
-                alpha = torch.from_numpy(compiled_weights(U, y, window.rows, scale))
+                alpha = torch.from_numpy(loops.weights(U, y, window.rows, scale))
             else:
                 mean, solved = generalised_least_squares(standardised(window.y, scale), window.L)
                 alpha = solved[:, 0] - mean * solved[:, 1]
@@ -257,7 +254,7 @@ class WindowSurrogate:
     def widen(self, size: int) -> None:
         """Enlarges the window from the next move on."""
         self.size, self._at = size, None
-        self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
+        self.window = self._empty_window(size)
         self._conditioning = None
 
     def fit_noise(self, nugget: float) -> bool:
@@ -348,7 +345,7 @@ class WindowSurrogate:
         """Restores a ``state_dict``."""
         self.trajectory.load_state_dict(state["trajectory"])
         self._take(Hyperparameters(**state["hyperparameters"]))
-        self.window = NearestWindow(self.trajectory, self.size, **self._kernel_arguments())
+        self.window = self._empty_window(self.size)
         self.window.load_state_dict(state["window"])
         self.scale, self.fitted, self._at = state["scale"], state["fitted"], None
 
@@ -378,9 +375,11 @@ class WindowSurrogate:
         )
         self._conditioning = None
 
-    def _kernel_arguments(self) -> dict[str, Any]:
-        h, profile = self.hyperparameters, self._profile
-        return {"precision": h.lengthscale**-2, "profile": profile, "outputscale": 1.0, "noise": h.noise_ratio}
+    def _empty_window(self, size: int) -> NearestWindow:
+        return NearestWindow(self.trajectory, size, profile=self._profile, **self._kernel_arguments())
+
+    def _kernel_arguments(self) -> dict[str, float]:
+        return {"precision": self.hyperparameters.lengthscale**-2, "noise": self.hyperparameters.noise_ratio}
 
 
 def spread(y: Tensor) -> float:

@@ -13,8 +13,8 @@ from surrogates import (
     matern_kernel,
     rbf_kernel,
 )
-from surrogates.kernels import one_pass
 from tests.surrogates.gp_models import points
+from tests.surrogates.uncompiled import uncompiled
 from tests.work import work_of
 
 
@@ -66,7 +66,7 @@ def test_a_mean_is_one_pass_without_a_copy_of_the_data(monkeypatch):
     n, d = 400, 10_000
     gp = gp_of(n, d)
     posterior = posterior_of(gp)
-    monkeypatch.setattr(one_pass, "compiled", None)
+    uncompiled(monkeypatch)
     work = work_of(lambda: posterior.mean)
     assert not work.factored and not work.columns
     assert work.multiplications <= 2 * n * d

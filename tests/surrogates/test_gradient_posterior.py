@@ -10,10 +10,12 @@ from gpytorch.means import LinearMean
 from torch import Size
 from torch.autograd import gradcheck
 
-from surrogates import DerivedGP, base_samples, gaussian_likelihood, matern_kernel
+from surrogates import DerivedGP, gaussian_likelihood, matern_kernel
 from surrogates.kernels import one_pass
+from surrogates.models import sampling
 from tests.surrogates.gp_models import D, configured, derived_gp, generator, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
+from tests.surrogates.uncompiled import needs_numba, uncompiled
 
 SAMPLES = 20_000
 
@@ -98,7 +100,7 @@ def test_samplers_of_botorch():
 
 
 def test_samplers_beyond_sobol_s_dimensions(monkeypatch):
-    monkeypatch.setattr(base_samples.SobolEngine, "MAXDIM", 9)
+    monkeypatch.setattr(sampling.SobolEngine, "MAXDIM", 9)
     assert isinstance(get_sampler(wide_gp().gradient_posterior(points(1, 6)), Size([2])), IIDNormalSampler)
 
 
@@ -214,16 +216,15 @@ def test_the_mean_is_the_derivative_of_the_value_mean():
         assert_close(gp.gradient_posterior(X.detach()).mean, gradient, 1e-9)
 
 
+@needs_numba
 @pytest.mark.parametrize("name", ["rbf", "matern 5/2 ard", "active dims"])
 @pytest.mark.parametrize("q", [1, 3])
 def test_compiled_and_torch_paths_give_the_same_numbers(name, q, monkeypatch):
-    if one_pass.compiled is None:
-        pytest.skip("numba is not installed")
     gp = derived_gp(kernel_named(name), input_transform=Normalize(D))
     X = points(q, seed=8)
     first = gp.gradient_posterior(X)
     mean, trace = first.mean, first.trace
-    monkeypatch.setattr(one_pass, "compiled", None)
+    uncompiled(monkeypatch)
     other = gp.gradient_posterior(X)
     assert_close(mean, other.mean, 1e-13)
     assert_close(trace, other.trace, 1e-13)

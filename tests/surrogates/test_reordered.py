@@ -27,7 +27,7 @@ def show(name, *arrays):
     print(name, hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest())
 
 squared = np.empty(k)
-search.evaluate_rows(X, x[0], None, slots, squared)
+search.evaluate_rows(X, x[0], slots, squared)
 show("distances", squared)
 D = np.square(X[:k, None] - X[None, :k]).sum(-1)
 A, alpha = np.exp(-D / 500) + 1e-3 * np.eye(k), rng.standard_normal(k)
@@ -58,8 +58,7 @@ show("information", kept.explained(slots, now, X, x[0], *shared, 4, (1.0, 1.0, 1
 U = np.ascontiguousarray(factor(torch.from_numpy(A)).mT.numpy())
 show("weights", weights(U, rng.standard_normal(n), slots, 1.0))
 W, z, rows = X[:k].copy(), np.cos(np.arange(float(k))), np.array([50, 51])
-changed = (X, np.array([3, 7]), rows, np.full(2, 1e-3))
-print(replace_rows(*changed, W, D, A, U, z, None, (0, 1.0), 2e-3, 1.0))
+print(replace_rows(X, np.array([3, 7]), rows, W, D, A, U, z, (0, 1.0), 2e-3, 1e-3))
 show("factor", U, D)
 product = np.zeros(d)
 hessians._add_outer_products(product, X[:k], x[0], alpha, X[k])

@@ -10,8 +10,8 @@ from gpytorch.kernels import MaternKernel, RBFKernel, RBFKernelGrad, RQKernel, S
 from scipy import stats
 
 from surrogates import FingerprintError, FourierFeatures
-from surrogates.fourier import features as fourier_features
 from surrogates.fourier.features import KINDS
+from tests.surrogates.uncompiled import PATHS, uncompiled
 
 F64 = torch.float64
 
@@ -126,15 +126,13 @@ def test_formula_of_cosine_features():
     "the sign of the cosines' derivatives, compiled (FZooS eq. 4)",
     of="federated/fzoos",
 )
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nu", [None, 2.5])
 @pytest.mark.parametrize("shape", [(1, 3), (6, 3), (2, 5, 3)])
-def test_gradient_is_autograds(monkeypatch, kind, nu, shape, compiled):
-    if compiled and fourier_features._one_point is None:
-        pytest.skip("numba is not installed")
-    if not compiled:
-        monkeypatch.setattr(fourier_features, "_one_point", None)
+def test_gradient_is_autograds(monkeypatch, kind, nu, shape, path):
+    if path == "torch":
+        uncompiled(monkeypatch)
     f = FourierFeatures(make_kernel(nu, [0.3, 0.9, 2.0], 1.4, ard_num_dims=3), 3, 38, 5, kind)
     X, w = points(*shape).requires_grad_(), weights(38)
     (expected,) = torch.autograd.grad(f.value(X, w).sum(), X)
@@ -153,7 +151,7 @@ def test_compiled_gradient_is_torchs_at_large_d(monkeypatch, kind, d, dtype, tol
     f = FourierFeatures(make_kernel(lengthscale=30.0), d, 42, 5, kind)
     X, w = points(1, d, dtype=dtype), weights(42).to(dtype)
     ours = f.gradient(X, w)
-    monkeypatch.setattr(fourier_features, "_one_point", None)
+    uncompiled(monkeypatch)
     assert ours.dtype == dtype
     torch.testing.assert_close(ours, f.gradient(X, w), rtol=tolerance, atol=tolerance)
 

@@ -8,17 +8,15 @@ from surrogates.kernels.stationary import as_stationary
 from tests.memory import printed, reads_peak
 from tests.surrogates.gp_models import configured, kernel_named, points
 from tests.surrogates.reference import assert_close
+from tests.surrogates.uncompiled import PATHS, needs_numba, uncompiled
 
 SINGLE = ["rbf", "rbf ard", "matern 3/2", "matern 3/2 ard", "matern 5/2", "matern 5/2 ard", "rq", "rq ard"]
-PATHS = ["torch", "compiled"]
 
 
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(one_pass, "compiled", None)
-    elif one_pass.compiled is None:
-        pytest.skip("numba is not installed")
+        uncompiled(monkeypatch)
     return request.param
 
 
@@ -54,7 +52,7 @@ def test_mean_and_distances_of_one_point(name, n, d, path):
     assert_close(found.c, 2 * stationary.outputscale * stationary.profile.h1(found.r2), 1e-13)
 
 
-@pytest.mark.skipif(one_pass.compiled is None, reason="numba is not installed")
+@needs_numba
 @pytest.mark.parametrize("name", SINGLE)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("strided", [False, True])
@@ -64,7 +62,7 @@ def test_compiled_and_torch_give_the_same_numbers(name, dtype, strided, monkeypa
     X = X[::2] if strided else X[:11]
     x, alpha = X[4:5].clone(), points(11, 1, seed=3).squeeze(-1)
     compiled = one_pass.one_pass(as_stationary(kernel), X, x, alpha)
-    monkeypatch.setattr(one_pass, "compiled", None)
+    uncompiled(monkeypatch)
     for a, b in zip(compiled, one_pass.one_pass(as_stationary(kernel), X, x, alpha), strict=True):
         assert a.dtype == b.dtype
         assert_close(a, b.double(), 1e-13 if dtype == torch.float64 else 3e-6)
@@ -134,7 +132,7 @@ import torch
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel
 from surrogates.kernels import one_pass
 if sys.argv[1] == "torch":
-    one_pass.compiled = None
+    one_pass.compiled = lambda name: None
 def posterior(n, d):
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(n, d, generator=generator, dtype=torch.float64)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
-from surrogates.window import kept_window, window_surrogate
 from surrogates.window.local_options import KERNELS, LocalSurrogateOptions, check_nugget
+from tests.surrogates.uncompiled import PATHS, uncompiled
 
 X = torch.linspace(0.0, 1.0, 4, dtype=torch.float64)
 
@@ -48,11 +48,11 @@ def test_a_nugget_is_named_in_its_refusal():
         check_nugget("feature_nugget", 0.0)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype, compiled, monkeypatch):
-    if not compiled:
-        monkeypatch.setattr(kept_window, "explained", None)
+def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype, path, monkeypatch):
+    if path == "torch":
+        uncompiled(monkeypatch)
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(40, 4, generator=generator, dtype=dtype)
     surrogate = LocalSurrogateOptions(window=8, lengthscale=2.0).surrogate(points[0])
@@ -79,11 +79,11 @@ def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype, compiled, mon
     "the generalised least squares mean, added to the values",
     of="optimizers/zord federated/fzoos",
 )
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("unit, n", [(1.0, n) for n in range(2, 9)] + [(unit, 8) for unit in (1e-300, 1e300, 0.0)])
-def test_the_weights_of_a_window_solve_its_system(unit, n, compiled, monkeypatch):
-    if not compiled:
-        monkeypatch.setattr(window_surrogate, "compiled_weights", None)
+def test_the_weights_of_a_window_solve_its_system(unit, n, path, monkeypatch):
+    if path == "torch":
+        uncompiled(monkeypatch)
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(40, 4, generator=generator, dtype=torch.float64)
     surrogate = LocalSurrogateOptions(window=n, lengthscale=2.0).surrogate(points[0])

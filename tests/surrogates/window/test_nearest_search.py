@@ -2,24 +2,20 @@ import numpy as np
 import pytest
 import torch
 
-from surrogates.window import nearest_search
 from surrogates.window.nearest_search import NearestSearch, row_squared_distances
-from tests.surrogates.window.uncompiled import uncompiled
+from tests.surrogates.uncompiled import PATHS, uncompiled
 
 
-@pytest.fixture(params=["compiled", "torch"], autouse=True)
+@pytest.fixture(params=PATHS, autouse=True)
 def path(request, monkeypatch):
     if request.param == "torch":
         uncompiled(monkeypatch)
-    elif nearest_search.evaluate_rows is nearest_search.evaluate_rows_by_torch:
-        pytest.skip("numba is not installed")
 
 
-def brute_force(X, x, k, weights=None):
+def brute_force(X, x, k):
     """By direct differences in extended precision; exact where the inputs are small integers over 8."""
     difference = X.numpy().astype(np.longdouble) - x.numpy().astype(np.longdouble)
-    weights = 1 if weights is None else weights.numpy().astype(np.longdouble)
-    squared = (difference**2 * weights).sum(1)
+    squared = (difference**2).sum(1)
     return np.lexsort((np.arange(len(X)), squared))[:k]
 
 
@@ -32,15 +28,13 @@ def walk(n, d, g, scale=0.1):
 
 
 @pytest.mark.parametrize("d", [1, 3, 37])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_small_moves_along_a_growing_walk(d, weighted):
+def test_small_moves_along_a_growing_walk(d):
     g = generator(d)
     X = walk(900, d, g)
-    weights = torch.rand(d, generator=g, dtype=torch.float64) + 0.1 if weighted else None
     search, x = NearestSearch(), X[599].clone()
     for move in range(300):
         rows = 600 + move
-        assert search.nearest(X[:rows], x, 40, weights).tolist() == brute_force(X[:rows], x, 40, weights).tolist()
+        assert search.nearest(X[:rows], x, 40).tolist() == brute_force(X[:rows], x, 40).tolist()
         x = X[rows - 1] if move % 11 == 0 else x + 0.02 * torch.randn(d, generator=g, dtype=torch.float64)
     assert search.rows_evaluated < 0.35 * 300 * 750
 
@@ -81,9 +75,8 @@ def test_the_answer_does_not_depend_on_what_was_asked_before(dtype):
     X = torch.randint(-2, 3, (700, 9), generator=g).to(dtype) + 1e-7 * torch.rand(700, 9, generator=g).to(dtype)
     search = NearestSearch()
     for move in range(200):
-        weights = None if move % 50 < 30 else torch.full((9,), 1.0 + move // 50, dtype=torch.float64)
         x = X[move] + 0.05 * torch.randn(9, generator=g, dtype=dtype)
-        assert torch.equal(search.nearest(X, x, 25, weights), NearestSearch().nearest(X, x, 25, weights))
+        assert torch.equal(search.nearest(X, x, 25), NearestSearch().nearest(X, x, 25))
 
 
 def test_what_is_known_saves_rows_and_changes_nothing():
@@ -96,7 +89,7 @@ def test_what_is_known_saves_rows_and_changes_nothing():
         index = np.arange(1900, 2000)
         for _ in range(200):
             held = index if knows else index[:0]
-            found, squared = search.nearest_beside(X, x, 100, None, held, X[held])
+            found, squared = search.nearest_beside(X, x, 100, held, X[held])
             assert torch.equal(squared, row_squared_distances(X[held], x))
             index = found
             assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
@@ -113,7 +106,7 @@ def test_a_path_that_turns_back_is_near_to_where_it_was():
     for move in range(40):
         x = there if move % 2 else 0.05 * torch.randn(300, generator=g, dtype=torch.float64)
         before = search.rows_evaluated
-        index = search.nearest_beside(X, x, 100, None, index, X[index])[0]
+        index = search.nearest_beside(X, x, 100, index, X[index])[0]
         assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
         evaluated.append(search.rows_evaluated - before)
     assert sum(evaluated[5::2]) < 0.5 * sum(evaluated[4::2])
@@ -128,28 +121,18 @@ def test_any_path_over_any_data_with_anything_known(seed):
     X = scale * rng.standard_normal((n + 100, d)) + (0.0, 1e6 * scale)[seed % 3 == 0]
     X[rng.integers(0, n, 20)] = X[rng.integers(0, n, 20)]
     X = torch.from_numpy((np.round(2 * X / scale) / 2 * scale if seed % 4 == 1 else X).astype(dtype))
-    weights = torch.from_numpy(rng.random(d) + 0.1) if seed % 5 == 2 else None
     search, path, step = NearestSearch(), [X[0]], 10.0 ** rng.uniform(-3, 1) * scale
     for _ in range(50):
         n = min(len(X), n + int(rng.integers(0, 4)))
         x = path[rng.integers(len(path))] + torch.from_numpy(
             (rng.integers(0, 2) * step * rng.standard_normal(d)).astype(dtype)
         )
-        squared = row_squared_distances(X[:n], x, weights)
+        squared = row_squared_distances(X[:n], x)
         rows = rng.choice(n, int(rng.integers(0, n)), replace=False).astype(np.int64)
-        found, of_rows = search.nearest_beside(X[:n], x, min(k, n), weights, rows, X[rows])
+        found, of_rows = search.nearest_beside(X[:n], x, min(k, n), rows, X[rows])
         assert torch.equal(of_rows, squared[rows])
         assert found.tolist() == sorted(np.lexsort((np.arange(n), squared.numpy()))[: min(k, n)].tolist())
         path.append(x)
-
-
-def test_the_set_is_that_of_the_order():
-    g = generator(11)
-    X = torch.randint(-3, 4, (500, 3), generator=g).double()
-    for move in range(50):
-        x = X[7 * move]
-        found = NearestSearch().nearest_set(X, x, 40)
-        assert found.tolist() == sorted(NearestSearch().nearest(X, x, 40).tolist())
 
 
 def test_very_small_scales_where_squares_underflow():
@@ -175,17 +158,14 @@ def test_scales_where_squares_overflow():
 def test_row_distances(dtype, d):
     g = generator(6)
     X = (torch.randn(60, d, generator=g, dtype=torch.float64) + 1000).to(dtype)
-    weights = torch.rand(d, generator=g, dtype=torch.float64) + 0.5
-    for w in (None, weights):
-        full = row_squared_distances(X, X[7], w)
-        exact = (X.double() - X[7].double()).square() @ (torch.ones(d).double() if w is None else w)
-        assert torch.allclose(full, exact, rtol=1e-13, atol=0)
-        assert full[7] == 0
-        index = torch.tensor([5, 59, 5, 0])
-        assert torch.equal(row_squared_distances(X, X[7], w, index), full[index])
-        for i in (0, 33):
-            assert row_squared_distances(X[i : i + 1], X[7], w)[0] == full[i]
-            assert row_squared_distances(X, X[i], w)[7] == full[i]
+    full = row_squared_distances(X, X[7])
+    assert torch.allclose(full, (X.double() - X[7].double()).square().sum(1), rtol=1e-13, atol=0)
+    assert full[7] == 0
+    index = torch.tensor([5, 59, 5, 0])
+    assert torch.equal(row_squared_distances(X, X[7], index), full[index])
+    for i in (0, 33):
+        assert row_squared_distances(X[i : i + 1], X[7])[0] == full[i]
+        assert row_squared_distances(X, X[i])[7] == full[i]
 
 
 def test_both_paths_agree_to_rounding(monkeypatch):

@@ -1,35 +1,32 @@
 import pytest
 import torch
 
-from surrogates.window.trajectory import Trajectory, check_precision
+from surrogates.window.trajectory import Trajectory
 
 
-def filled(n=30, d=4, dtype=torch.float64, noise=True, seed=0, **options):
+def filled(n=30, d=4, dtype=torch.float64, seed=0, **options):
     g = torch.Generator().manual_seed(seed)
     X, y = torch.randn(n, d, generator=g, dtype=dtype), torch.randn(n, generator=g, dtype=dtype)
-    s2 = torch.rand(n, generator=g, dtype=dtype) + 0.1 if noise else None
     trajectory = Trajectory(d, dtype=dtype, **options)
-    trajectory.append(X, y, s2)
-    return trajectory, X, y, s2
+    trajectory.append(X, y)
+    return trajectory, X, y
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("noisy", [False, True])
-def test_appending_one_by_one_or_many_holds_the_same(dtype, noisy):
-    many, X, y, s2 = filled(150, 3, dtype, noise=noisy)
+def test_appending_one_by_one_or_many_holds_the_same(dtype):
+    many, X, y = filled(150, 3, dtype)
     one = Trajectory(3, dtype=dtype, capacity=1)
     for i in range(150):
-        assert one.append(X[i], y[i], None if s2 is None else s2[i]) == 0
+        assert one.append(X[i], y[i]) == 0
     for trajectory in (one, many):
         assert len(trajectory) == 150
         assert torch.equal(trajectory.X, X)
         assert torch.equal(trajectory.y, y.double())
-        assert (trajectory.noise is None) if s2 is None else torch.equal(trajectory.noise, s2.double())
         assert trajectory.X.dtype == dtype and trajectory.y.dtype == torch.float64
 
 
 def test_appending_copies_nothing_while_there_is_room_and_views_keep_their_values():
-    trajectory, X, _, _ = filled(10, 2, capacity=64, noise=False)
+    trajectory, X, _ = filled(10, 2, capacity=64)
     view, place = trajectory.X, trajectory.X.data_ptr()
     for _ in range(54):
         trajectory.append(torch.zeros(2, dtype=torch.float64), 0.0)
@@ -45,12 +42,10 @@ def test_failed_queries_are_counted_and_kept_apart():
     trajectory = Trajectory(2)
     X = torch.arange(12, dtype=torch.float64).reshape(6, 2)
     y = torch.tensor([1.0, nan, 3.0, inf, -inf, 6.0], dtype=torch.float64)
-    noise = torch.tensor([0.1, nan, 0.3, -1.0, 0.0, 0.6], dtype=torch.float64)
-    assert trajectory.append(X, y, noise) == 3
+    assert trajectory.append(X, y) == 3
     assert trajectory.append(X[0] + 1, nan) == 1
     assert torch.equal(trajectory.X, X[[0, 2, 5]])
     assert torch.equal(trajectory.y, y[[0, 2, 5]])
-    assert torch.equal(trajectory.noise, noise[[0, 2, 5]])
     assert torch.equal(trajectory.failed_X, torch.cat((X[[1, 3, 4]], X[:1] + 1)))
     assert (len(trajectory), trajectory.failures) == (3, 4)
 
@@ -65,33 +60,27 @@ def test_best_is_the_first_lowest():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nearest(dtype):
-    trajectory, X, _, _ = filled(200, 5, dtype)
+    trajectory, X, _ = filled(200, 5, dtype)
     x = X[3] + 0.1
     distance = (X.double() - x.double()).square()
-    weights = torch.tensor([1.0, 9.0, 0.1, 4.0, 1.0], dtype=torch.float64)
-    assert trajectory.nearest(x, 7).tolist() == distance.sum(1).argsort()[:7].tolist()
-    assert trajectory.nearest(x, 7, 3.0).tolist() == distance.sum(1).argsort()[:7].tolist()
-    assert trajectory.nearest(x, 7, weights).tolist() == (distance @ weights).argsort()[:7].tolist()
     assert trajectory.nearest(x, 7).tolist() == distance.sum(1).argsort()[:7].tolist()
     assert trajectory.nearest(x, 999).tolist() == distance.sum(1).argsort().tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("noisy", [False, True])
-def test_state_round_trip_is_bitwise(dtype, noisy):
-    trajectory, X, y, s2 = filled(40, 3, dtype, noise=noisy)
+def test_state_round_trip_is_bitwise(dtype):
+    trajectory, X, y = filled(40, 3, dtype)
     trajectory.append(X[:2], torch.full((2,), float("nan"), dtype=dtype))
-    state = trajectory.state_dict()
-    trajectory.append(X[0], y[0], None if s2 is None else s2[0])
+    state = trajectory.state_dict() | {"noise": None}  # as in states from before 1.0
+    trajectory.append(X[0], y[0])
     other = Trajectory(3, dtype=dtype)
-    other.append(-X[:5], y[:5], None if noisy else torch.ones(5, dtype=dtype))
+    other.append(-X[:5], y[:5])
     other.nearest(X[0], 2)
     other.load_state_dict(state)
     assert torch.equal(other.X, X)
     assert torch.equal(other.y, y)
     assert torch.equal(other.failed_X, X[:2])
-    assert (other.noise is None) if s2 is None else torch.equal(other.noise, s2)
-    other.append(X[0], y[0], None if s2 is None else s2[0])
+    other.append(X[0], y[0])
     assert torch.equal(other.nearest(X[1], 12), trajectory.nearest(X[1], 12))
 
 
@@ -100,44 +89,34 @@ def test_an_empty_state_round_trips():
     trajectory = filled(5, 3)[0]
     trajectory.load_state_dict(state)
     assert len(trajectory) == 0
-    assert trajectory.noise is None
 
 
 ROW = torch.zeros(4, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "noise", "error", "message"),
+    ("X", "y", "error", "message"),
     [
-        ([1.0] * 4, 1.0, 0.1, TypeError, "torch tensor"),
-        (ROW.float(), 1.0, 0.1, TypeError, "float64"),
-        (ROW[:3], 1.0, 0.1, ValueError, "m x 4"),
-        (ROW.expand(1, 1, 4), 1.0, 0.1, ValueError, "m x 4"),
-        (ROW + float("nan"), 1.0, 0.1, ValueError, "finite"),
-        (torch.tensor([float("inf"), -float("inf"), 0.0, 0.0]).double(), 1.0, 0.1, ValueError, "finite"),
-        (ROW, "1", 0.1, TypeError, "number"),
-        (ROW, 1j, 0.1, TypeError, "number"),
-        (ROW, torch.tensor(1), 0.1, TypeError, "real"),
-        (ROW, torch.ones(2).double(), 0.1, ValueError, "shape"),
-        (ROW.expand(3, 4), torch.ones(3, 1).double(), 0.1, ValueError, "shape"),
-        (ROW.expand(3, 4), 1.0, 0.1, ValueError, "shape"),
-        (ROW, 1.0, 0.0, ValueError, "positive"),
-        (ROW, 1.0, float("nan"), ValueError, "positive"),
-        (ROW, 1.0, None, ValueError, "every append or with none"),
+        ([1.0] * 4, 1.0, TypeError, "torch tensor"),
+        (ROW.float(), 1.0, TypeError, "float64"),
+        (ROW[:3], 1.0, ValueError, "m x 4"),
+        (ROW.expand(1, 1, 4), 1.0, ValueError, "m x 4"),
+        (ROW + float("nan"), 1.0, ValueError, "finite"),
+        (torch.tensor([float("inf"), -float("inf"), 0.0, 0.0]).double(), 1.0, ValueError, "finite"),
+        (ROW, "1", TypeError, "number"),
+        (ROW, 1j, TypeError, "number"),
+        (ROW, torch.tensor(1), TypeError, "real"),
+        (ROW, torch.ones(2).double(), ValueError, "shape"),
+        (ROW.expand(3, 4), torch.ones(3, 1).double(), ValueError, "shape"),
+        (ROW.expand(3, 4), 1.0, ValueError, "shape"),
     ],
 )
-def test_bad_rows_are_refused_and_nothing_is_appended(X, y, noise, error, message):
-    trajectory, before, _, _ = filled(6)
+def test_bad_rows_are_refused_and_nothing_is_appended(X, y, error, message):
+    trajectory, before, _ = filled(6)
     with pytest.raises(error, match=message):
-        trajectory.append(X, y, noise)
+        trajectory.append(X, y)
     assert torch.equal(trajectory.X, before)
     assert trajectory.failures == 0
-
-
-def test_noise_cannot_start_late():
-    trajectory = filled(6, noise=False)[0]
-    with pytest.raises(ValueError, match="every append or with none"):
-        trajectory.append(ROW, 1.0, 0.1)
 
 
 def test_bad_questions_are_refused():
@@ -147,9 +126,6 @@ def test_bad_questions_are_refused():
     for k, error in ((0, ValueError), (2.0, TypeError), (True, TypeError)):
         with pytest.raises(error, match="k must be"):
             trajectory.nearest(ROW, k)
-    for weights in (0.0, [1.0] * 3, [1.0, 1.0, -1.0, 1.0], float("inf"), torch.ones(2, 2)):
-        with pytest.raises(ValueError, match="precision"):
-            trajectory.nearest(ROW, 2, torch.as_tensor(weights))
     with pytest.raises(ValueError, match="one point"):
         trajectory.nearest(trajectory.X, 2)
     with pytest.raises(TypeError, match="float64"):
@@ -167,7 +143,7 @@ def test_bad_constructions_are_refused():
 
 
 def test_states_that_do_not_fit_are_refused_and_nothing_changes():
-    trajectory, X, _, _ = filled(6)
+    trajectory, X, _ = filled(6)
     good = filled(9, seed=1)[0].state_dict()
     bad = [
         {k: v for k, v in good.items() if k != "y"},
@@ -175,7 +151,7 @@ def test_states_that_do_not_fit_are_refused_and_nothing_changes():
         filled(9, 5)[0].state_dict(),
         good | {"y": good["y"][:4]},
         good | {"y": good["y"] * float("nan")},
-        good | {"noise": -good["noise"]},
+        good | {"noise": torch.ones(9)},
     ]
     for state in bad:
         with pytest.raises(ValueError):
@@ -183,10 +159,6 @@ def test_states_that_do_not_fit_are_refused_and_nothing_changes():
     with pytest.raises(TypeError):
         trajectory.load_state_dict(filled(9, dtype=torch.float32)[0].state_dict())
     assert torch.equal(trajectory.X, X)
-
-
-def test_the_precision_of_one_input_is_one_number():
-    assert check_precision(torch.tensor([2.0]), 1, torch.device("cpu")).ndim == 0
 
 
 def test_whether_a_query_has_been_made_at_a_point():
