@@ -29,7 +29,7 @@ from surrogates.kernels.blocks import (
     prior_gradient_covariance,
     prior_gradient_variance,
 )
-from surrogates.kernels.hessians import Hessian, kernel_hessian
+from surrogates.kernels.hessians import Hessian, kernel_hessian, mean_hessian
 from surrogates.kernels.jets import data_jets
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
@@ -279,16 +279,8 @@ class Conditioning:
     def _plus_prior_mean_gradient(self, x: Tensor, mean: Tensor) -> Tensor:
         if self.prior_mean is None:
             return mean
-        with torch.enable_grad():
-            # One copy of the points for each element of the batch, whose means may differ.
-            points = x.expand(mean.shape)
-            points = points if x.requires_grad else points.detach().requires_grad_(True)
-            value = self.prior_mean(points).sum()
-            if not value.requires_grad:
-                return mean
-            (gradient,) = torch.autograd.grad(
-                value, points, create_graph=x.requires_grad or self.requires_grad, allow_unused=True
-            )
-        if gradient is None:
-            return mean
+        further = x.requires_grad or self.requires_grad
+        # One copy of the points for each element of the batch, whose means may differ.
+        gradient = mean_hessian(self.prior_mean, x.expand(mean.shape), further).gradient
+        gradient = gradient if further else gradient.detach()
         return mean + (gradient if self.slope is None else gradient * self.slope)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import torch
-from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
-from surrogates.base_samples import rsample_by_generator
 from surrogates.checks import expanded
 from surrogates.conditioning import Conditioning
 from surrogates.inference import cached_with_graph, outside_inference_mode
@@ -14,11 +12,12 @@ from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
 from surrogates.linalg.cholesky import covariance_root, laddered_factor
 from surrogates.normal import positive_probability
+from surrogates.point_posterior import PointPosterior
 
 _DENSE = 1024
 
 
-class GradientPosterior(Posterior):
+class GradientPosterior(PointPosterior):
     """N(∇μ(x), ∂σ²(x)), the posterior of ∇f at ``batch x q`` points given values of f only (ZoRD eqs. 4-6).
 
     All shapes below are for one outcome. With m > 1 independent outcomes m follows q: the mean, for example, is
@@ -51,12 +50,8 @@ class GradientPosterior(Posterior):
         slope: Tensor | None = None,
         several_outputs: bool = False,
     ) -> None:
-        self._conditioning = conditioning
-        self._x = x
-        self._scale = scale
-        self._known = known
-        self._slope = slope
-        self._several_outputs = several_outputs
+        super().__init__(x, several_outputs)
+        self._conditioning, self._scale, self._known, self._slope = conditioning, scale, known, slope
 
     def __repr__(self) -> str:
         """Shows the shape and units of the gradients and the number of observations."""
@@ -182,56 +177,30 @@ class GradientPosterior(Posterior):
         normal = torch.distributions.Normal(self.mean, self.variance.sqrt())
         return normal.icdf(value.reshape(-1, *(1,) * self.mean.dim()))
 
-    @property
-    def device(self) -> torch.device:
-        """The points' device."""
-        return self._x.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the points and of all results. ``n x n`` matrices are always float64."""
-        return self._x.dtype
-
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
         return sample_shape + self._in_order(self._shape)
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch x q x d``, or ``batch x 1 x (d + n)`` where ``rsample`` uses Matheron's rule."""
+        """``batch x q x d``, or ``batch x 1 x (d + n)`` where Matheron's rule is used."""
         if self._by_matheron:
             return self._in_order(
                 torch.Size([*self._shape[:-1], self._shape[-1] + self._conditioning.num_observations])
             )
         return self._in_order(self._shape)
 
-    @property
-    def batch_range(self) -> tuple[int, int]:
-        """The t-batch dimensions of ``base_sample_shape``."""
-        return 0, -3 if self._several_outputs else -2
-
-    def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Joint samples of the q gradients, ``sample_shape x batch x q x d``.
+    @outside_inference_mode
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """Samples from standard normal base samples, ``sample_shape x base_sample_shape``.
 
         If n < d and the prior covariance is the same diagonal D everywhere, one point is sampled without a ``d x d``
         matrix by Matheron's rule: with W = L⁻¹ J D^(−1/2), T Tᵀ = I − W Wᵀ and standard normal z and e, the vector
         D^(1/2)(z − Wᵀ(W z + T e)) has covariance D − JᵀA⁻¹J.
 
-        Args:
-            sample_shape: The shape of the samples. The default is one sample.
-            generator: The generator of the base samples. The default is the device's global one, as in BoTorch.
-        """
-        return rsample_by_generator(self, sample_shape, generator)
-
-    @outside_inference_mode
-    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """Samples from standard normal base samples, ``sample_shape x base_sample_shape``.
-
         Raises:
             ValueError: If the base samples have another shape.
         """
-        if base_samples.shape[len(sample_shape) :] != self.base_sample_shape:
-            accepted = (*sample_shape, *self.base_sample_shape)
-            raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
+        self.check_base_samples(sample_shape, base_samples)
         base = outputs_last(base_samples.double(), 1, self._several_outputs)
         deviation = self._deviation_by_matheron(base) if self._by_matheron else self._deviation_by_cholesky(base)
         return self.mean + self._scaled(self._chained(deviation), 1, trailing=1)
@@ -296,7 +265,7 @@ class GradientPosterior(Posterior):
         return (covariance_root(joint) @ base.flatten(-2).unsqueeze(-1)).squeeze(-1).reshape(base.shape)
 
     def _deviation_by_matheron(self, base: Tensor) -> Tensor:
-        """The deviation of a sample from the mean by Matheron's rule, as in ``rsample``."""
+        """The deviation of a sample from the mean by Matheron's rule."""
         d, prior = self._shape[-1], self._conditioning.prior_variance
         assert prior is not None
         root = prior.sqrt()

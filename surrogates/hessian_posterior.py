@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
-from surrogates.base_samples import rsample_by_generator
 from surrogates.checks import expanded, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import outputs_last
@@ -21,10 +19,11 @@ from surrogates.kernels.hessians import (
 )
 from surrogates.kernels.jets import upper_triangle
 from surrogates.linalg.cholesky import covariance_root
+from surrogates.point_posterior import PointPosterior
 from surrogates.subspace_derivatives import SubspaceDerivatives, square_of_entries
 
 
-class HessianPosterior(Posterior):
+class HessianPosterior(PointPosterior):
     """The Gaussian posterior of ∇²f at ``batch x q`` points, and of (∇f, ∇²f) along directions.
 
     Shapes are given for one outcome. With m > 1 independent outcomes results have a dimension of size m after q: the
@@ -66,10 +65,8 @@ class HessianPosterior(Posterior):
     ) -> None:
         check_has_hessian(conditioning.kernel)
         batch = torch.broadcast_shapes(x.shape[:-2], conditioning.alpha.shape[:-1])
-        self._conditioning = conditioning
-        self._x = x.expand(*batch, *x.shape[-2:])
-        self._scale = scale
-        self._several_outputs = several_outputs
+        super().__init__(x.expand(*batch, *x.shape[-2:]), several_outputs)
+        self._conditioning, self._scale = conditioning, scale
         self._slope: Tensor | None
         self._bend: Tensor | None
         self._slope, self._bend = (conditioning.slope, None) if chain is None else chain
@@ -109,53 +106,24 @@ class HessianPosterior(Posterior):
         """
         return self._hessians_among(self._along_inputs.joint_covariance())
 
-    def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Joint samples of the Hessians at the q points, symmetric, ``sample_shape x batch x q x d x d``.
-
-        Args:
-            sample_shape: The shape of the samples. None means one sample.
-            generator: The generator of the base samples. None means the device's global one, as in BoTorch.
-
-        Raises:
-            ValueError: If k does not have four derivatives at x = x'.
-        """
-        return rsample_by_generator(self, sample_shape, generator)
-
     @outside_inference_mode
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
-        """Samples from standard normal base samples, ``sample_shape x base_sample_shape``.
+        """Symmetric samples from standard normal base samples, ``sample_shape x base_sample_shape``.
 
         Raises:
             ValueError: If the base samples have another shape, or k does not have four derivatives at x = x'.
         """
-        if base_samples.shape[len(sample_shape) :] != self.base_sample_shape:
-            accepted = (*sample_shape, *self.base_sample_shape)
-            raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
+        self.check_base_samples(sample_shape, base_samples)
         base = outputs_last(base_samples.double(), 1, self._several_outputs)
         drawn = (self._root @ base.flatten(-2).unsqueeze(-1)).squeeze(-1).reshape(base.shape)
         drawn = outputs_last(self._scaled(drawn, trailing=1).to(self.dtype), 1, self._several_outputs)
         return self.mean + drawn[..., square_of_entries(self._x.shape[-1], self._x.device)]
 
     @property
-    def device(self) -> torch.device:
-        """The points' device."""
-        return self._x.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The points' dtype, which all results have."""
-        return self._x.dtype
-
-    @property
     def base_sample_shape(self) -> torch.Size:
         """``batch x q x D``: a normal number for each entry ∂ᵢ∂ⱼf, i ≤ j."""
         *shape, d = self._shape
         return torch.Size([*shape, d * (d + 1) // 2])
-
-    @property
-    def batch_range(self) -> tuple[int, int]:
-        """The t-batch dimensions of ``base_sample_shape``."""
-        return 0, -3 if self._several_outputs else -2
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
         return sample_shape + self._shape + self._shape[-1:]

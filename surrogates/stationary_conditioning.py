@@ -26,7 +26,7 @@ from surrogates.kernels.blocks import KernelSnapshot, kernel_values
 from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
 from surrogates.kernels.errors import gradient_at_datum, no_gradient_covariance
 from surrogates.kernels.one_pass import Pass
-from surrogates.kernels.stationary import StationaryKernel
+from surrogates.kernels.stationary import StationaryKernel, over_all_inputs
 from surrogates.threads import small_algebra
 
 if TYPE_CHECKING:
@@ -230,11 +230,7 @@ class StationaryConditioning(Conditioning):
         return self._over_all_inputs(torch.cat(parts, dim=-1))
 
     def _over_all_inputs(self, gradient: Tensor) -> Tensor:
-        """The gradient over all d inputs, zero along inactive ones."""
-        active_dims = self.stationary.active_dims
-        if active_dims is None:
-            return gradient
-        return gradient.new_zeros(*gradient.shape[:-1], self.d).index_copy(-1, active_dims, gradient)
+        return over_all_inputs(gradient, self.stationary.active_dims, self.d, -1)
 
 
 def make_conditioning(

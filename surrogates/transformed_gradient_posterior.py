@@ -7,15 +7,14 @@ import copy
 import torch
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
-from surrogates.base_samples import rsample_by_generator
 from surrogates.inference import outside_inference_mode
 from surrogates.normal import UnitFreeMultitaskNormal
+from surrogates.point_posterior import PointPosterior
 
 
-class TransformedGradientPosterior(Posterior):
+class TransformedGradientPosterior(PointPosterior):
     """The posterior of ∇f for f = g(h), where h is a GP and g inverts the outcome transform (``Log``, ``Power``).
 
     h and ∇h are jointly Gaussian, but ∇f = g'(h) ∇h is not. The posterior offers exact joint samples and the
@@ -33,11 +32,10 @@ class TransformedGradientPosterior(Posterior):
     def __init__(
         self, joint: tuple[Tensor, Tensor], outcome_transform: OutcomeTransform | None, X: Tensor, num_outputs: int
     ) -> None:
+        super().__init__(X.clone(), num_outputs > 1)
         self._mean, covariance = joint
         self._joint = GPyTorchPosterior(UnitFreeMultitaskNormal(self._mean, covariance))
         self._transform = copy.deepcopy(outcome_transform)
-        self._X = X.clone()
-        self._several = num_outputs > 1
 
     def __repr__(self) -> str:
         """Shows the shape and units of the gradients, and which results are available."""
@@ -71,16 +69,6 @@ class TransformedGradientPosterior(Posterior):
         """
         raise self._not_gaussian("variance")
 
-    @property
-    def device(self) -> torch.device:
-        """The points' device."""
-        return self._X.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The points' dtype."""
-        return self._X.dtype
-
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
         return sample_shape + self._shape
 
@@ -88,20 +76,6 @@ class TransformedGradientPosterior(Posterior):
     def base_sample_shape(self) -> torch.Size:
         """``batch (x m) x q x (d+1)``: standard normal numbers for h and ∇h."""
         return self._joint.base_sample_shape
-
-    @property
-    def batch_range(self) -> tuple[int, int]:
-        """The t-batch dimensions of ``base_sample_shape``."""
-        return 0, -3 if self._several else -2
-
-    def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Joint samples of the gradients at the q points, ``sample_shape x batch x q (x m) x d``.
-
-        Args:
-            sample_shape: The shape of the samples. The default is one sample.
-            generator: The generator of the base samples. The default is the device's global one, as in BoTorch.
-        """
-        return rsample_by_generator(self, sample_shape, generator)
 
     @outside_inference_mode
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
@@ -113,7 +87,7 @@ class TransformedGradientPosterior(Posterior):
     @property
     def _shape(self) -> torch.Size:
         *batch, q, width = self._mean.shape
-        if self._several:
+        if self._several_outputs:
             *batch, m = batch
             return torch.Size([*batch, q, m, width - 1])
         return torch.Size([*batch, q, width - 1])
@@ -121,12 +95,12 @@ class TransformedGradientPosterior(Posterior):
     def _chained(self, joint: Tensor) -> Tensor:
         """g'(h) ∇h, ``... x q (x m) x d``, from (h, ∇h), ``... (x m) x q x (d+1)``."""
         value, gradient = joint[..., 0], joint[..., 1:]
-        value = value.mT if self._several else value.unsqueeze(-1)
+        value = value.mT if self._several_outputs else value.unsqueeze(-1)
         with torch.enable_grad():
             h = value if value.requires_grad else value.detach().requires_grad_(True)
-            outcome = h if self._transform is None else self._transform.untransform(h, X=self._X)[0]
+            outcome = h if self._transform is None else self._transform.untransform(h, X=self._x)[0]
             (slope,) = torch.autograd.grad(outcome.sum(), h, create_graph=value.requires_grad)
-        return gradient.transpose(-3, -2) * slope.unsqueeze(-1) if self._several else gradient * slope
+        return gradient.transpose(-3, -2) * slope.unsqueeze(-1) if self._several_outputs else gradient * slope
 
     def _not_gaussian(self, moment: str) -> NotImplementedError:
         return NotImplementedError(

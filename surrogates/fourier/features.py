@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from math import pi, sqrt
 from typing import Any
@@ -44,7 +44,7 @@ KINDS = tuple(_DRAWS)
 
 
 class FingerprintError(ValueError):
-    """Two parties have different Fourier features; the message has the differing argument if it is known."""
+    """Two parties have different Fourier features."""
 
 
 class FourierFeatures:
@@ -149,34 +149,21 @@ class FourierFeatures:
         exact["outputscale"] = float(self.arguments["outputscale"]).hex()
         return hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
 
-    def check_fingerprint(self, other: str | FourierFeatures | Mapping[str, Any]) -> None:
+    def check_fingerprint(self, other: str | FourierFeatures) -> None:
         """Checks that another party has the same features.
 
         Args:
-            other: The party's features, their ``arguments`` or their fingerprint; the error names the difference except
-                for a fingerprint.
+            other: The party's features or their fingerprint.
 
         Raises:
-            FingerprintError: If its features differ.
-            TypeError: If ``other`` has another type.
+            FingerprintError: If they differ; the message has the fingerprints and these features' ``arguments``.
         """
-        if isinstance(other, str):
-            if other != self.fingerprint:
-                raise FingerprintError(
-                    f"The other party's Fourier features have fingerprint {other[:16]}…, ours {self.fingerprint[:16]}… "
-                    f"made from {_shortened(self.arguments)}. One of these differs: compare ``arguments``."
-                )
-            return
-        theirs = other.arguments if isinstance(other, FourierFeatures) else other
-        if not isinstance(theirs, Mapping):
-            raise TypeError(f"other must be a fingerprint, arguments or FourierFeatures, got {type(other).__name__}.")
-        names = [*self.arguments, *(name for name in theirs if name not in self.arguments)]
-        differing = [name for name in names if self.arguments.get(name) != theirs.get(name)]
-        if differing:
-            ours = _shortened({name: self.arguments.get(name) for name in differing})
-            given = _shortened({name: theirs.get(name) for name in differing})
+        theirs = other if isinstance(other, str) else other.fingerprint
+        if theirs != self.fingerprint:
+            arguments = ", ".join(f"{name}={str(value)[:60]}" for name, value in self.arguments.items())
             raise FingerprintError(
-                f"The other party's Fourier features differ in {', '.join(differing)}: {given}, ours {ours}."
+                f"The other party's Fourier features have fingerprint {theirs[:16]}…, ours {self.fingerprint[:16]}… "
+                f"made from {arguments}. One of these differs: compare ``arguments``."
             )
 
     def to(self, *args: Any, **kwargs: Any) -> FourierFeatures:
@@ -305,7 +292,3 @@ class FourierFeatures:
         if w.shape != (self.num_features,):
             raise ValueError(f"w must be of shape ({self.num_features},), got {tuple(w.shape)}.")
         check_same_kind("w", w, "X", X)
-
-
-def _shortened(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={str(value)[:60]}" for name, value in arguments.items())

@@ -31,7 +31,7 @@ from surrogates.kernels.errors import (
 )
 from surrogates.kernels.missing import marked, missing_inputs, unmarked, warn_of_missing
 from surrogates.kernels.registry import Blocks, KernelFunctions, copied, read_registered
-from surrogates.kernels.stationary import StationaryKernel, as_stationary, unscaled
+from surrogates.kernels.stationary import StationaryKernel, as_stationary, over_all_inputs, unscaled
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class CompositeKernel:
     Attributes:
         is_product: Whether the parts are multiplied instead of added.
         parts: The kernels that are combined.
-        outputscales: The factors of the whole kernel, each ``batch``.
+        outputscale: The factor of the whole kernel, ``batch``, or None for 1.
         active_dims: The inputs of the whole kernel, or None for all.
     """
 
     is_product: bool
     parts: tuple[KernelSnapshot, ...]
-    outputscales: tuple[Tensor, ...]
+    outputscale: Tensor | None
     active_dims: Tensor | None
 
 
@@ -57,12 +57,12 @@ class GeneralKernel:
 
     Attributes:
         functions: The values and the blocks, as functions of the kernel's inputs.
-        outputscales: The factors of the kernel, each ``batch``.
+        outputscale: The factor of the kernel, ``batch``, or None for 1.
         active_dims: The kernel's inputs, or None for all.
     """
 
     functions: KernelFunctions
-    outputscales: tuple[Tensor, ...] = ()
+    outputscale: Tensor | None = None
     active_dims: Tensor | None = None
 
 
@@ -86,16 +86,15 @@ def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnap
     if stationary is not None:
         return stationary
     base, outputscales = unscaled(kernel)
-    composite = type(base) in (AdditiveKernel, ProductKernel)
-    functions = None if composite else read_registered(base, detach)
-    if not composite and functions is None:
-        return GeneralKernel(differentiated(kernel, detach))
-    scales = tuple(copied(scale, detach) for scale in outputscales)
+    scale = reduce(torch.mul, [copied(scale, detach) for scale in outputscales]) if outputscales else None
     active_dims = None if kernel.active_dims is None else kernel.active_dims.clone()
+    if type(base) in (AdditiveKernel, ProductKernel):
+        parts = tuple(snapshot(part, detach) for part in base.kernels)
+        return CompositeKernel(type(base) is ProductKernel, parts, scale, active_dims)
+    functions = read_registered(base, detach)
     if isinstance(functions, KernelFunctions):
-        return GeneralKernel(functions, scales, active_dims)
-    parts = tuple(snapshot(part, detach) for part in base.kernels)
-    return CompositeKernel(type(base) is ProductKernel, parts, scales, active_dims)
+        return GeneralKernel(functions, scale, active_dims)
+    return GeneralKernel(differentiated(kernel, detach))
 
 
 def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
@@ -137,9 +136,7 @@ def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool)
         blocks = reduce(_product if kernel.is_product else _sum, parts)
     else:
         blocks = kernel.functions.blocks(z1, z2, mixed)
-    for outputscale in reversed(kernel.outputscales):
-        blocks = _scaled(blocks, outputscale)
-    return blocks if active_dims is None else _embedded(blocks, active_dims, x1.shape[-1])
+    return _embedded(_scaled(blocks, kernel), active_dims, x1.shape[-1])
 
 
 def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> ValueError:
@@ -228,13 +225,10 @@ def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Te
             centre, precision = x1.mean(dim=-2, keepdim=True), kernel.precision.to(x1.dtype)
             r2 = squared_distances(x1 - centre, x2 - centre, precision).double().clamp_min(0.0)
         return kernel.outputscale.double() * kernel.profile.h(r2)
-    scale: Tensor | float = 1.0
-    for outputscale in kernel.outputscales:
-        scale = scale * outputscale.double()[..., None, None]
     if isinstance(kernel, GeneralKernel):
-        return scale * kernel.functions.values(x1, x2).double()
+        return scaled(kernel.functions.values(x1, x2).double(), kernel, 2)
     parts = [kernel_values(part, x1, x2) for part in kernel.parts]
-    return scale * reduce(torch.mul if kernel.is_product else torch.add, parts)
+    return scaled(reduce(torch.mul if kernel.is_product else torch.add, parts), kernel, 2)
 
 
 def is_uniform(kernel: KernelSnapshot) -> bool:
@@ -266,7 +260,8 @@ def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
     variance = _prior(kernel, d)[1]
     missing = variance.isnan()
     if bool(missing.all(-1).any()):
-        raise no_gradient_covariance(_without_gradient(kernel)[0])
+        origin = variance.new_zeros(1, d)
+        raise _refusal(kernel, origin, origin, True)
     warn_of_missing(missing)
     return variance
 
@@ -288,15 +283,6 @@ def prior_gradient_covariance(kernel: Kernel | KernelSnapshot, x: Tensor) -> Ten
     return torch.cat([block.squeeze(-3) for block in blocks if block is not None], dim=-3)
 
 
-def _without_gradient(kernel: KernelSnapshot) -> list[str]:
-    """The titles of the functions of r² in a kernel whose sample paths have no gradient."""
-    if isinstance(kernel, CompositeKernel):
-        return [title for part in kernel.parts for title in _without_gradient(part)]
-    if isinstance(kernel, StationaryKernel) and not kernel.profile.has_gradient:
-        return [kernel.profile.title]
-    return []
-
-
 def _prior(kernel: KernelSnapshot, d: int) -> tuple[Tensor, Tensor]:
     """k(x, x), ``batch x 1``, and the diagonal of ∂∂'k(x, x), ``batch x d``."""
     width = d if kernel.active_dims is None else len(kernel.active_dims)
@@ -316,13 +302,8 @@ def _prior(kernel: KernelSnapshot, d: int) -> tuple[Tensor, Tensor]:
                 value, diagonal = value * other, diagonal * other + value * other_diagonal
             else:
                 value, diagonal = value + other, diagonal + other_diagonal
-        scale: Tensor | float = 1.0
-        for outputscale in kernel.outputscales:
-            scale = scale * outputscale[..., None]
-        value, diagonal = scale * value, scale * diagonal
-    if kernel.active_dims is not None:
-        diagonal = diagonal.new_zeros(*diagonal.shape[:-1], d).index_copy(-1, kernel.active_dims, diagonal)
-    return value, diagonal
+        value, diagonal = scaled(value, kernel, 1), scaled(diagonal, kernel, 1)
+    return value, over_all_inputs(diagonal, kernel.active_dims, d, -1)
 
 
 def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
@@ -346,13 +327,19 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
         h2 = (4 * outputscale * profile.h2(r2))[..., None, None]
         block = -(h1 * eye + h2 * outer)
     blocks = Blocks(outputscale * profile.h(r2), first, -first, block)
-    return blocks if kernel.active_dims is None else _embedded(blocks, kernel.active_dims, d)
+    return _embedded(blocks, kernel.active_dims, d)
 
 
-def _scaled(blocks: Blocks, outputscale: Tensor) -> Blocks:
-    o = outputscale[..., None, None]
-    mixed = None if blocks.mixed is None else o[..., None, None] * blocks.mixed
-    return Blocks(o * blocks.value, o[..., None] * blocks.first, o[..., None] * blocks.second, mixed)
+def scaled(value: Tensor, kernel: CompositeKernel | GeneralKernel, dims: int) -> Tensor:
+    """The value times the kernel's outputscale, whose batch ``dims`` further dimensions follow."""
+    outputscale = kernel.outputscale
+    return value if outputscale is None else outputscale.to(value.dtype)[(..., *(None,) * dims)] * value
+
+
+def _scaled(blocks: Blocks, kernel: CompositeKernel | GeneralKernel) -> Blocks:
+    first, second = scaled(blocks.first, kernel, 3), scaled(blocks.second, kernel, 3)
+    mixed = None if blocks.mixed is None else scaled(blocks.mixed, kernel, 4)
+    return Blocks(scaled(blocks.value, kernel, 2), first, second, mixed)
 
 
 def _sum(a: Blocks, b: Blocks) -> Blocks:
@@ -361,8 +348,8 @@ def _sum(a: Blocks, b: Blocks) -> Blocks:
 
 
 def _product(a: Blocks, b: Blocks) -> Blocks:
-    if bool((missing_inputs(a) | missing_inputs(b)).any()):
-        return marked(_product(unmarked(a), unmarked(b)), a, b)
+    if bool((missing := missing_inputs(a) | missing_inputs(b)).any()):
+        return marked(_product(unmarked(a), unmarked(b)), missing)
     av, bv = a.value.unsqueeze(-1), b.value.unsqueeze(-1)
     mixed = None
     if a.mixed is not None and b.mixed is not None:
@@ -375,13 +362,8 @@ def _product(a: Blocks, b: Blocks) -> Blocks:
     return Blocks(a.value * b.value, av * b.first + bv * a.first, av * b.second + bv * a.second, mixed)
 
 
-def _embedded(blocks: Blocks, active_dims: Tensor, d: int) -> Blocks:
+def _embedded(blocks: Blocks, active_dims: Tensor | None, d: int) -> Blocks:
     """The blocks over all d inputs, zero along inputs that the kernel does not use."""
-
-    def widen(block: Tensor, dim: int) -> Tensor:
-        shape = list(block.shape)
-        shape[dim] = d
-        return block.new_zeros(shape).index_copy(dim, active_dims, block)
-
-    mixed = None if blocks.mixed is None else widen(widen(blocks.mixed, -1), -2)
-    return Blocks(blocks.value, widen(blocks.first, -1), widen(blocks.second, -1), mixed)
+    first, second = (over_all_inputs(part, active_dims, d, -1) for part in (blocks.first, blocks.second))
+    mixed = None if blocks.mixed is None else over_all_inputs(blocks.mixed, active_dims, d, -1, -2)
+    return Blocks(blocks.value, first, second, mixed)

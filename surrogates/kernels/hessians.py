@@ -19,7 +19,7 @@ from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import CompositeKernel, KernelSnapshot, kernel_blocks
 from surrogates.kernels.errors import no_hessian
 from surrogates.kernels.radial_jets import check_four_derivatives
-from surrogates.kernels.stationary import StationaryKernel
+from surrogates.kernels.stationary import StationaryKernel, over_all_inputs
 
 _BLOCK_ELEMENTS = 1 << 19
 
@@ -75,7 +75,7 @@ class StationaryHessian:
         diagonal = torch.diag_embed((own * precision).expand(self._x.shape))
         Z = (self._x.unsqueeze(-2) - self._X.unsqueeze(-3)) * precision.unsqueeze(-2)
         dense = diagonal + (Z.mT * outer.unsqueeze(-2)) @ Z
-        return self._over_all_inputs(self._over_all_inputs(dense, -1), -2)
+        return self._over_all_inputs(dense, -1, -2)
 
     def shifted_inverse(self, slope: Tensor, shift: Tensor) -> Callable[[Tensor], Tensor]:
         """Returns a function that multiplies vectors, ``... x q x d``, by (S H S + λI)⁻¹, with ``n x n`` algebra.
@@ -150,14 +150,8 @@ class StationaryHessian:
             difference = self._x[..., j : j + 1, columns] - self._X[..., columns]
             yield columns, difference.double() * scales[..., j : j + 1, columns]
 
-    def _over_all_inputs(self, value: Tensor, dim: int) -> Tensor:
-        """The value over all d inputs, zero along those that the kernel does not see."""
-        active_dims = self._kernel.active_dims
-        if active_dims is None:
-            return value
-        shape = list(value.shape)
-        shape[dim] = self._shape[-1]
-        return value.new_zeros(shape).index_copy(dim, active_dims, value)
+    def _over_all_inputs(self, value: Tensor, *dims: int) -> Tensor:
+        return over_all_inputs(value, self._kernel.active_dims, self._shape[-1], *dims)
 
 
 class AutomaticHessian:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from surrogates.kernels import one_pass
-from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot
+from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot, scaled
 from surrogates.kernels.errors import no_gradient, no_hessian_covariance
 from surrogates.kernels.radial_jets import check_four_derivatives, stationary_cross_jets
 from surrogates.kernels.registry import KernelFunctions
@@ -46,10 +46,10 @@ def data_jets(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> Tensor
         return _stationary_data_jets(kernel, x, X, U)
     if isinstance(kernel, CompositeKernel):
         parts = [data_jets(part, x, X, U) for part in kernel.parts]
-        if kernel.is_product:
-            return _scaled(kernel.outputscales, reduce(_Product(U.shape[-1]).rows, parts))
-        return _scaled(kernel.outputscales, reduce(torch.add, parts))
-    return _scaled(kernel.outputscales, _general_data_jets(kernel.functions, x, X, U))
+        jets = reduce(_Product(U.shape[-1]).rows if kernel.is_product else torch.add, parts)
+    else:
+        jets = _general_data_jets(kernel.functions, x, X, U)
+    return scaled(jets, kernel, 2)
 
 
 def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
@@ -69,10 +69,10 @@ def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tenso
         return _stationary_prior_jets(kernel, U)
     if isinstance(kernel, CompositeKernel):
         parts = [prior_jets(part, x, U, X) for part in kernel.parts]
-        if kernel.is_product:
-            return _scaled(kernel.outputscales, reduce(_Product(U.shape[-1]).covariance, parts))
-        return _scaled(kernel.outputscales, reduce(torch.add, parts))
-    return _scaled(kernel.outputscales, _general_prior_jets(kernel, x, U, X))
+        jets = reduce(_Product(U.shape[-1]).covariance if kernel.is_product else torch.add, parts)
+    else:
+        jets = _general_prior_jets(kernel, x, U, X)
+    return scaled(jets, kernel, 2)
 
 
 def cross_jets(kernel: KernelSnapshot, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
@@ -100,9 +100,7 @@ def cross_jets(kernel: KernelSnapshot, x1: Tensor, U1: Tensor, x2: Tensor, U2: T
         found = reduce(product if kernel.is_product else torch.add, parts)
     else:
         found = _general_cross_jets(kernel.functions, x1, U1, x2, U2)
-    for outputscale in kernel.outputscales:
-        found = outputscale.double()[..., None, None, None, None] * found
-    return found
+    return scaled(found, kernel, 4)
 
 
 def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -114,12 +112,6 @@ def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def _seen(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     active_dims = kernel.active_dims
     return (x, X, U) if active_dims is None else (x[..., active_dims], X[..., active_dims], U[..., active_dims, :])
-
-
-def _scaled(outputscales: tuple[Tensor, ...], jets: Tensor) -> Tensor:
-    for outputscale in outputscales:
-        jets = outputscale.double()[..., None, None] * jets
-    return jets
 
 
 class _Product:
@@ -181,20 +173,15 @@ def _stationary_prior_jets(kernel: StationaryKernel, U: Tensor) -> Tensor:
     outer = G[..., k, l] * G[..., i, j].unsqueeze(-2) + G[..., k, i] * G[..., l, j] + G[..., k, j] * G[..., l, i]
     f, slope = (o * h).expand(*G.shape[:-2], 1, 1), 2 * o * h1 * G
     across = slope[..., i, j].unsqueeze(-2)
-    return _assembled(f, torch.zeros_like(slope[..., :1, :]), across, -slope, None, 4 * o * h2 * outer)
+    fg, gH = torch.zeros_like(slope[..., :1, :]), slope.new_zeros(*slope.shape[:-1], len(i))
+    rows = [[f, fg, across], [fg.mT, -slope, gH], [across.mT, gH.mT, 4 * o * h2 * outer]]
+    return torch.cat([torch.cat(row, dim=-1) for row in rows], dim=-2)
 
 
 def _metric(kernel: StationaryKernel, U: Tensor) -> Tensor:
     """G = Uᵀ diag(1/ℓ²) U, ``... x p x p``, float64."""
     U = U.double()
     return U.mT @ (kernel.precision.double().mT * U)
-
-
-def _assembled(ff: Tensor, fg: Tensor, fH: Tensor, gg: Tensor, gH: Tensor | None, HH: Tensor) -> Tensor:
-    """The covariance of a jet from its blocks; gH = None means 0."""
-    gH = gg.new_zeros(*gg.shape[:-1], HH.shape[-1]) if gH is None else gH
-    rows = [[ff, fg, fH], [fg.mT, gg, gH], [fH.mT, gH.mT, HH]]
-    return torch.cat([torch.cat(row, dim=-1) for row in rows], dim=-2)
 
 
 def _general_data_jets(functions: KernelFunctions, x: Tensor, X: Tensor, U: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import reduce
 
 import torch
 from linear_operator.utils.warnings import NumericalWarning
@@ -20,17 +19,13 @@ def missing_inputs(blocks: Blocks) -> Tensor:
 
 def unmarked(blocks: Blocks) -> Blocks:
     """The blocks with 0 instead of NaN, which would make all further derivatives NaN."""
-    first, second, mixed = (
-        None if part is None else part.masked_fill(part.isnan(), 0.0)
-        for part in (blocks.first, blocks.second, blocks.mixed)
-    )
-    assert first is not None and second is not None
+    first, second = (part.masked_fill(part.isnan(), 0.0) for part in (blocks.first, blocks.second))
+    mixed = None if blocks.mixed is None else blocks.mixed.masked_fill(blocks.mixed.isnan(), 0.0)
     return Blocks(blocks.value, first, second, mixed)
 
 
-def marked(blocks: Blocks, *factors: Blocks) -> Blocks:
-    """The blocks with NaN in the inputs in which a factor has no derivative."""
-    missing = reduce(torch.logical_or, [missing_inputs(factor) for factor in factors])
+def marked(blocks: Blocks, missing: Tensor) -> Blocks:
+    """The blocks with NaN in the inputs in which a derivative is missing, ``... x q x n x d``."""
     first, second = (part.masked_fill(missing, torch.nan) for part in (blocks.first, blocks.second))
     mixed = blocks.mixed
     if mixed is not None:

@@ -182,12 +182,11 @@ class StationaryKernel:
 _BUILT_IN = (RBFKernel, MaternKernel, RQKernel, RBFKernelGrad, Matern52KernelGrad)
 
 
-def as_stationary(kernel: Kernel, slope: Tensor | None = None, detach: bool = True) -> StationaryKernel | None:
+def as_stationary(kernel: Kernel, detach: bool = True) -> StationaryKernel | None:
     """The kernel as o h(r²) if it is one stationary kernel in any number of ``ScaleKernel``s; otherwise None.
 
     Args:
         kernel: A kernel of GPyTorch.
-        slope: dz/dx of the input transform, ``batch x 1 x d``; None means 1.
         detach: Whether the hyper-parameters are detached from autograd.
     """
     base, outputscales = unscaled(kernel)
@@ -203,7 +202,7 @@ def as_stationary(kernel: Kernel, slope: Tensor | None = None, detach: bool = Tr
     scales = [copied(scale, detach)[..., None, None] for scale in outputscales]
     outputscale = reduce(torch.mul, scales) if scales else torch.ones_like(precision[..., :1])
     active_dims = None if kernel.active_dims is None else kernel.active_dims.clone()
-    return StationaryKernel(profile, outputscale, precision, precision, active_dims).with_slope(slope)
+    return StationaryKernel(profile, outputscale, precision, precision, active_dims)
 
 
 def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
@@ -241,6 +240,17 @@ def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
         "has no radial profile here (a subclass is not taken for its parent); those that have one are RBFKernel, "
         "MaternKernel and RQKernel.",
     )
+
+
+def over_all_inputs(value: Tensor, active_dims: Tensor | None, d: int, *dims: int) -> Tensor:
+    """The value over all d inputs in the given dimensions, 0 along inputs that the kernel does not use."""
+    if active_dims is None:
+        return value
+    for dim in dims:
+        shape = list(value.shape)
+        shape[dim] = d
+        value = value.new_zeros(shape).index_copy(dim, active_dims, value)
+    return value
 
 
 def root(r2: Tensor) -> Tensor:

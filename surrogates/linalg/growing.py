@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from surrogates.linalg.cholesky import factor, schur_factor
+from surrogates.linalg.cholesky import schur_factor
 from surrogates.threads import small_algebra
 
 _BLOCK = 256
@@ -50,32 +50,18 @@ class GrowingRows:
 
 
 class GrowingCholesky:
-    """The lower factor L of a matrix A = L Lᵀ that grows at its end, in float64.
+    """The lower factor L of a matrix A = L Lᵀ that grows at its end from 0 rows, in float64.
 
     Appending one row to n costs a triangular solve, n² operations, instead of n³/3 for a new factor.
 
     Args:
-        A: The initial matrix, ``n x n``. None means n = 0.
         capacity: The number of rows for which storage is allocated at first.
-        device: The device of the factor if A is None.
-
-    Raises:
-        NotPositiveDefiniteError: If A is not positive definite.
-        ValueError: If A is not square.
+        device: The device of the factor.
     """
 
-    def __init__(
-        self, A: Tensor | None = None, *, capacity: int = 64, device: torch.device | str | None = None
-    ) -> None:
+    def __init__(self, *, capacity: int = 64, device: torch.device | str | None = None) -> None:
         self._n = 0
-        if A is not None:
-            if A.ndim != 2 or A.shape[0] != A.shape[1]:
-                raise ValueError(f"A must be a square matrix, got shape {tuple(A.shape)}.")
-            self._n, device = A.shape[0], A.device
-        rows = max(capacity, self._n)
-        self._storage = torch.zeros(rows, rows, dtype=torch.float64, device=device)
-        if A is not None:
-            self._storage[: self._n, : self._n] = factor(A)
+        self._storage = torch.zeros(capacity, capacity, dtype=torch.float64, device=device)
 
     @classmethod
     def from_factor(cls, L: Tensor) -> GrowingCholesky:
@@ -99,26 +85,18 @@ class GrowingCholesky:
         """The factor, ``n x n``, zero above the diagonal: a view that must not be written to."""
         return self._storage[: self._n, : self._n]
 
-    @property
-    def log_determinant(self) -> Tensor:
-        """The logarithm of det A."""
-        return 2 * self.L.diagonal().log().sum()
-
-    def append(self, K_new_old: Tensor, K_new_new: Tensor | float) -> None:
+    def append(self, K_new_old: Tensor, K_new_new: Tensor) -> None:
         """Appends m rows of A.
 
         Args:
-            K_new_old: The rows' entries in the existing columns, ``m x n``, or ``n`` for one row.
-            K_new_new: The rows' entries in their own columns, ``m x m``, or a number for one row.
+            K_new_old: The rows' entries in the existing columns, ``m x n``.
+            K_new_new: The rows' entries in their own columns, ``m x m``.
 
         Raises:
             NotPositiveDefiniteError: If the larger matrix is not positive definite; nothing is appended then.
             ValueError: If shapes do not match.
         """
-        K_new_old = (K_new_old.unsqueeze(0) if K_new_old.ndim == 1 else K_new_old).double()
-        K_new_new = torch.as_tensor(K_new_new, dtype=torch.float64, device=self._storage.device)
-        if K_new_new.ndim == 0:
-            K_new_new = K_new_new.reshape(1, 1)
+        K_new_old, K_new_new = K_new_old.double(), K_new_new.double()
         n, m = self._n, K_new_new.shape[-1]
         if K_new_old.shape != (m, n) or K_new_new.shape != (m, m) or not m:
             raise ValueError(

@@ -37,44 +37,6 @@ class DerivativeNoise(FixedNoiseGaussianLikelihood):
         return super()._shaped_noise_covar(base_shape, **kwargs)
 
 
-def check_derivatives(name: str, given: Tensor, noise: Tensor | None, Y: Tensor, X: Tensor, order: int) -> None:
-    """Checks observed derivatives of the outcomes Y at the points X.
-
-    Args:
-        name: The name of the argument.
-        given: The derivatives, ``batch x n (x m) x d`` for order 1, ``batch x n (x m) x d x d`` for order 2.
-        noise: Their noise variances, of the same shape, or None.
-        Y: The outcomes, ``batch x n x m``.
-        X: The inputs, ``batch x n x d``.
-        order: 1 or 2.
-
-    Raises:
-        TypeError: If a derivative or variance is not a floating point tensor.
-        ValueError: If shapes, dtypes or devices do not match, an entry is infinite, second derivatives are not
-            symmetric, or the variance of an observed derivative is negative or NaN.
-    """
-    m, d = Y.shape[-1], X.shape[-1]
-    shape = (*X.shape[:-1], *((m,) if m > 1 else ()), *(d,) * order)
-    for label, tensor in ((name, given), (f"{name}var", noise)):
-        if tensor is None:
-            continue
-        check_floating(label, tensor)
-        if tensor.shape != shape:
-            raise ValueError(
-                f"{label} must be of shape {shape} for X of shape {tuple(X.shape)} and {m} outcomes, got "
-                f"{tuple(tensor.shape)}."
-            )
-        check_same_kind(label, tensor, "X", X)
-    check_observed(name, given, f"{name}var", noise)
-    if order == 2:
-        difference, size = (given - given.mT).abs(), given.abs().nan_to_num(nan=0.0).amax() if given.numel() else 0.0
-        if bool((difference > _SYMMETRY * size).any()):
-            raise ValueError(
-                f"{name} must be symmetric (one of two equal entries may be NaN); its entries (i, j) and (j, i) differ "
-                f"by up to {difference.nan_to_num(nan=0.0).max().item():g}."
-            )
-
-
 def joined_entries(values: Tensor, G: Tensor | None, H: Tensor | None) -> Tensor:
     """The values, ``batch x n``, and derivatives in one order per point: f, ∂₁f, …, ∂_d f, then ∂ᵢ∂ⱼf for i ≤ j.
 
@@ -92,7 +54,7 @@ def joined_entries(values: Tensor, G: Tensor | None, H: Tensor | None) -> Tensor
     return torch.cat(parts, dim=-1).flatten(-2)
 
 
-def check_all_derivatives(
+def check_derivatives(
     prefix: str,
     X: Tensor,
     Y: Tensor,
@@ -102,20 +64,50 @@ def check_all_derivatives(
     H: Tensor | None,
     Hvar: Tensor | None,
 ) -> None:
-    """Checks the first derivatives G and the second derivatives H with ``check_derivatives``.
+    """Checks the first derivatives G and the second derivatives H, as ``GradientObservationGP`` takes them.
+
+    Args:
+        prefix: A prefix of the names in messages.
+        X: The inputs, ``batch x n x d``.
+        Y: The outcomes, ``batch x n x m``.
+        Yvar: Their noise variances, or None.
+        G: The first derivatives, ``batch x n (x m) x d``, or None.
+        Gvar: Their noise variances, or None.
+        H: The second derivatives, ``batch x n (x m) x d x d``, or None.
+        Hvar: Their noise variances, or None.
 
     Raises:
-        TypeError: As ``check_derivatives``.
-        ValueError: As ``check_derivatives``, or if only some of the noise variances are given.
+        TypeError: If a derivative or variance is not a floating point tensor.
+        ValueError: If shapes, dtypes or devices do not match, an entry is infinite, second derivatives are not
+            symmetric, the variance of an observed derivative is negative or NaN, or only some variances are given.
     """
-    for order, name, given, noise in ((1, "G", G, Gvar), (2, "H", H, Hvar)):
+    m, d = Y.shape[-1], X.shape[-1]
+    for order, name, given, noise in ((1, f"{prefix}G", G, Gvar), (2, f"{prefix}H", H, Hvar)):
         if given is None:
             if noise is not None:
-                raise ValueError(f"{prefix}{name}var was given without {prefix}{name}; pass both or neither.")
+                raise ValueError(f"{name}var was given without {name}; pass both or neither.")
             continue
         if (noise is None) != (Yvar is None):
-            raise ValueError(f"{prefix}Yvar and {prefix}{name}var must be given together, or neither.")
-        check_derivatives(f"{prefix}{name}", given, noise, Y, X, order)
+            raise ValueError(f"{prefix}Yvar and {name}var must be given together, or neither.")
+        shape = (*X.shape[:-1], *((m,) if m > 1 else ()), *(d,) * order)
+        for label, tensor in ((name, given), (f"{name}var", noise)):
+            if tensor is None:
+                continue
+            check_floating(label, tensor)
+            if tensor.shape != shape:
+                raise ValueError(
+                    f"{label} must be of shape {shape} for X of shape {tuple(X.shape)} and {m} outcomes, got "
+                    f"{tuple(tensor.shape)}."
+                )
+            check_same_kind(label, tensor, "X", X)
+        check_observed(name, given, f"{name}var", noise)
+    if H is not None:
+        difference, size = (H - H.mT).abs(), H.abs().nan_to_num(nan=0.0).amax() if H.numel() else 0.0
+        if bool((difference > _SYMMETRY * size).any()):
+            raise ValueError(
+                f"{prefix}H must be symmetric (one of two equal entries may be NaN); its entries (i, j) and (j, i) "
+                f"differ by up to {difference.nan_to_num(nan=0.0).max().item():g}."
+            )
 
 
 def rows_with_data(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:

@@ -35,7 +35,7 @@ from surrogates.linalg.cholesky import extended_factor, jittered_factor
 from surrogates.models.caches import CachedConditioning, ModelSnapshot, prior_mean
 from surrogates.models.derivative_data import (
     DerivativeNoise,
-    check_all_derivatives,
+    check_derivatives,
     joined_entries,
     observed_somewhere,
     rows_with_data,
@@ -104,7 +104,7 @@ class GradientObservationGP(GradientModel):
     ) -> None:
         check_data(train_X, train_Y, train_Yvar, num_outputs=None, unobserved=True)
         check_every_outcome(train_Y)
-        check_all_derivatives("train_", train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
+        check_derivatives("train_", train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
         check_input_slope(input_transform)
         d, m = train_X.shape[-1], train_Y.shape[-1]
         if covar_module is not None:
@@ -213,7 +213,7 @@ class GradientObservationGP(GradientModel):
                 torch.full_like(t, torch.nan) if t is not None and v is None and bool(t.isnan().all()) else v
                 for t, v in ((G, Gvar), (H, Hvar))
             )
-        check_all_derivatives("", X, Y, Yvar, G, Gvar, H, Hvar)
+        check_derivatives("", X, Y, Yvar, G, Gvar, H, Hvar)
         X, Y, Yvar, *derivatives = rows_with_data(X, Y, Yvar, G, Gvar, H, Hvar)
         self.eval()
         with torch.no_grad():

@@ -18,7 +18,7 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
-from surrogates.kernels.stationary import RadialProfile, StationaryKernel
+from surrogates.kernels.stationary import RadialProfile, StationaryKernel, over_all_inputs
 from surrogates.linalg.rounding import remaining_covariance
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.transforms import is_affine_input
@@ -47,11 +47,7 @@ def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
         box = box.unsqueeze(-3)
     inputs, ends = (kernel.seen_inputs(t).double() for t in (conditioning.X, box))
     seen = _over_seen_inputs(kernel, inputs, ends, conditioning.factor, conditioning.alpha)
-    d = bounds.shape[-1]
-    matrix = seen
-    if kernel.active_dims is not None:
-        matrix = seen.new_zeros(*seen.shape[:-2], d, d)
-        matrix[..., kernel.active_dims[:, None], kernel.active_dims] = seen
+    matrix = over_all_inputs(seen, kernel.active_dims, bounds.shape[-1], -1, -2)
     if conditioning.slope is not None:
         slope = conditioning.slope.double()
         matrix = matrix * slope.mT * slope

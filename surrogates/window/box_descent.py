@@ -16,8 +16,11 @@ from collections.abc import Callable
 from math import hypot, inf
 from typing import NamedTuple
 
-Pair = tuple[float, float]
-Matrix = tuple[float, float, float]
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Function = Callable[[Array], tuple[float, tuple[float, float]]]
 
 GRADIENT, DECREASE = 1e-5, 2.2e-9
 """The tolerances at which a search ends: of the projected gradient, and of a step's relative gain (as L-BFGS-B's)."""
@@ -33,61 +36,56 @@ class Point(NamedTuple):
     """An evaluation of the function.
 
     Attributes:
-        x: the two numbers.
+        x: The two numbers.
         value: f(x), or inf.
-        gradient: f's two derivatives.
+        gradient: The two derivatives of f.
     """
 
-    x: Pair
+    x: Array
     value: float
-    gradient: Pair
+    gradient: Array
+
+    @classmethod
+    def of(cls, f: Function, x: Array) -> Point:
+        """Evaluates the function."""
+        value, gradient = f(x)
+        return cls(x, value, np.array(gradient))
 
 
 class Rectangle(NamedTuple):
     """The x with lower <= x <= upper."""
 
-    lower: Pair
-    upper: Pair
+    lower: tuple[float, float]
+    upper: tuple[float, float]
 
-    def nearest(self, x: Pair) -> Pair:
-        """The point of the rectangle nearest to x."""
-        first, second = (min(max(x[i], self.lower[i]), self.upper[i]) for i in range(2))
-        return first, second
-
-    def along(self, x: Pair, p: Pair, t: float = 1.0) -> Pair:
+    def along(self, x: Array, p: Array, t: float = 1.0) -> Array:
         """The point of the rectangle nearest to x + t p."""
-        return self.nearest((x[0] + t * p[0], x[1] + t * p[1]))
+        return np.clip(x + t * p, self.lower, self.upper)
 
-    def slope(self, point: Point) -> float:
-        """The largest element of the projected gradient."""
-        moved = self.along(point.x, point.gradient, -1.0)
-        return max(abs(moved[0] - point.x[0]), abs(moved[1] - point.x[1]))
-
-    def is_free(self, point: Point, i: int) -> bool:
-        """Whether f decreases along coordinate i without leaving the rectangle."""
-        g = point.gradient[i]
-        return not ((point.x[i] <= self.lower[i] and g > 0) or (point.x[i] >= self.upper[i] and g < 0))
+    def free(self, point: Point) -> NDArray[np.bool_]:
+        """Whether f decreases along each coordinate without leaving the rectangle."""
+        x, g = point.x, point.gradient
+        return ~((x <= self.lower) & (g > 0) | (x >= self.upper) & (g < 0))
 
 
-def minimize_in_rectangle(
-    f: Callable[[Pair], tuple[float, Pair]], start: Pair, rectangle: Rectangle, steps: int
-) -> Point:
+def minimize_in_rectangle(f: Function, start: tuple[float, float], rectangle: Rectangle, steps: int) -> Point:
     """A local minimum of f in the rectangle, whose value does not exceed the one at ``start``.
 
     A step follows the projection of x + t p. p is the Newton direction of the free coordinates, with a BFGS matrix as
     Hessian; t meets the Wolfe conditions, the second one as far as the rectangle allows.
 
     Args:
-        f: returns the value and the derivatives at a point of the rectangle. If the value is inf, the derivatives are
+        f: Returns the value and the derivatives at a point of the rectangle. If the value is inf, the derivatives are
             ignored.
-        start: the start, in the rectangle.
-        rectangle: the bounds.
-        steps: the largest number of steps.
+        start: The start, in the rectangle.
+        rectangle: The bounds.
+        steps: The largest number of steps.
     """
-    now = Point(start, *f(start))
-    matrix: Matrix | None = None
+    now = Point.of(f, np.array(start))
+    matrix: Array | None = None
     for _ in range(steps):
-        if now.value == inf or rectangle.slope(now) <= GRADIENT:
+        projected = rectangle.along(now.x, now.gradient, -1.0) - now.x
+        if now.value == inf or np.abs(projected).max() <= GRADIENT:
             break
         found = _searched(f, now, _direction(now, matrix, rectangle), rectangle)
         if found is None:
@@ -102,31 +100,31 @@ def minimize_in_rectangle(
     return now
 
 
-def _direction(now: Point, matrix: Matrix | None, rectangle: Rectangle) -> Pair:
+def _direction(now: Point, matrix: Array | None, rectangle: Rectangle) -> Array:
     """−B⁻¹ g over the free coordinates, 0 for the others; without B steepest descent, of length at most 1."""
-    g, free = now.gradient, (rectangle.is_free(now, 0), rectangle.is_free(now, 1))
+    g, free = now.gradient, rectangle.free(now)
     if matrix is None:
-        p = (-g[0] if free[0] else 0.0, -g[1] if free[1] else 0.0)
-        return _scaled(p, 1.0 / max(1.0, hypot(*p)))
-    a, b, c = matrix
+        p = np.where(free, -g, 0.0)
+        return p * (1.0 / max(1.0, hypot(*p)))
+    (a, b), (_, c) = matrix
     determinant = a * c - b * b
-    if all(free) and determinant > 0:
-        p = ((b * g[1] - c * g[0]) / determinant, (b * g[0] - a * g[1]) / determinant)
+    if free.all() and determinant > 0:
+        p = np.array([b * g[1] - c * g[0], b * g[0] - a * g[1]]) / determinant
     else:
-        p = (-g[0] / a if free[0] else 0.0, -g[1] / c if free[1] else 0.0)
-    return _scaled(p, LONGEST / max(LONGEST, abs(p[0]), abs(p[1])))
+        p = np.where(free, -g / matrix.diagonal(), 0.0)
+    return p * (LONGEST / max(LONGEST, *np.abs(p)))
 
 
-def _searched(f: Callable[[Pair], tuple[float, Pair]], now: Point, p: Pair, rectangle: Rectangle) -> Point | None:
+def _searched(f: Function, now: Point, p: Array, rectangle: Rectangle) -> Point | None:
     """The end of a step along p; None if no trial decreases enough."""
     t, best = 1.0, None
     shortened = False
     for _ in range(TRIALS):
         x = rectangle.along(now.x, p, t)
-        slope = _dot(now.gradient, _difference(x, now.x))
+        slope = _dot(now.gradient, x - now.x)
         if not slope < 0:
             break
-        trial = Point(x, *f(x))
+        trial = Point.of(f, x)
         if best is not None:
             # The steps grow longer as long as that helps.
             if not trial.value < best.value:
@@ -137,36 +135,24 @@ def _searched(f: Callable[[Pair], tuple[float, Pair]], now: Point, p: Pair, rect
             t *= min(max(-0.5 * slope / (trial.value - now.value - slope), 0.1), 0.5)
             continue
         best = trial
-        flat = _dot(trial.gradient, _difference(x, now.x)) >= CURVATURE * slope
+        flat = _dot(trial.gradient, x - now.x) >= CURVATURE * slope
         t *= LENGTHENED
-        if flat or shortened or rectangle.along(now.x, p, t) == x:
+        if flat or shortened or np.array_equal(rectangle.along(now.x, p, t), x):
             break
     return best
 
 
-def _updated(matrix: Matrix | None, before: Point, after: Point) -> Matrix | None:
+def _updated(matrix: Array | None, before: Point, after: Point) -> Array | None:
     """The BFGS matrix after a step; unchanged if f has no positive curvature along the step."""
-    s, y = _difference(after.x, before.x), _difference(after.gradient, before.gradient)
+    s, y = after.x - before.x, after.gradient - before.gradient
     curvature, square = _dot(s, y), _dot(y, y)
     if not curvature > 2.2e-16 * square:
         return matrix
-    a, b, c = matrix or (square / curvature, 0.0, square / curvature)
-    u = (a * s[0] + b * s[1], b * s[0] + c * s[1])
-    length = _dot(s, u)
-    return (
-        a - u[0] * u[0] / length + y[0] * y[0] / curvature,
-        b - u[0] * u[1] / length + y[0] * y[1] / curvature,
-        c - u[1] * u[1] / length + y[1] * y[1] / curvature,
-    )
+    matrix = square / curvature * np.eye(2) if matrix is None else matrix
+    u = (matrix * s).sum(1)
+    return matrix - np.outer(u, u) / _dot(s, u) + np.outer(y, y) / curvature
 
 
-def _dot(a: Pair, b: Pair) -> float:
-    return a[0] * b[0] + a[1] * b[1]
-
-
-def _difference(a: Pair, b: Pair) -> Pair:
-    return a[0] - b[0], a[1] - b[1]
-
-
-def _scaled(p: Pair, factor: float) -> Pair:
-    return factor * p[0], factor * p[1]
+def _dot(a: Array, b: Array) -> float:
+    """a·b, rounded after each operation on every machine."""
+    return float(a[0] * b[0] + a[1] * b[1])

@@ -12,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, log
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor
 from surrogates.threads import small_algebra
-from surrogates.window.box_descent import Pair, Rectangle, minimize_in_rectangle
+from surrogates.window.box_descent import Array, Rectangle, minimize_in_rectangle
 
 GRID = 8
 """The number of lengthscales that a fit compares before it descends from the best of them."""
-
 
 STEPS = 30
 """The largest number of BFGS steps of a fit."""
@@ -85,21 +85,17 @@ def fit_isotropic(
     lower, upper = ((log(lengthscales[i]), log(noise_ratios[i])) for i in range(2))
     rectangle = Rectangle(lower, upper)
 
-    def objective(theta: Pair) -> tuple[float, Pair]:
+    def objective(theta: Array) -> tuple[float, tuple[float, float]]:
         return negative_log_likelihood(D, y, profile, exp(theta[0]), exp(theta[1]), noise)
 
-    def value(theta: Pair) -> float:
-        try:
-            outputscale, _, L, a = _concentrated(profile.h(D / exp(theta[0]) ** 2), y, exp(theta[1]), noise)
-        except NotPositiveDefiniteError:
-            return inf
-        return _value(y, outputscale, L, a)
+    def likelihood(theta: tuple[float, float]) -> float:
+        return log_likelihood(profile.h(D / exp(theta[0]) ** 2), y, exp(theta[1]), noise)
 
-    given = rectangle.nearest((log(start[0]), log(start[1])) if start else (lower[0], log(1e-4)))
+    given = np.clip((log(start[0]), log(start[1])) if start else (lower[0], log(1e-4)), lower, upper)
     across = [lower[0] + (upper[0] - lower[0]) * i / (GRID - 1) for i in range(GRID)]
     starts = [(scale, given[1]) for scale in across] + ([given] if start else [])
     with small_algebra(len(y) ** 3):
-        found = minimize_in_rectangle(objective, min(starts, key=value), rectangle, STEPS)
+        found = minimize_in_rectangle(objective, max(starts, key=likelihood), rectangle, STEPS)
         lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])
         outputscale, mean = _concentrated(profile.h(D / lengthscale**2), y, noise_ratio, noise)[:2]
     return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -found.value)
@@ -107,7 +103,7 @@ def fit_isotropic(
 
 def negative_log_likelihood(
     D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float, noise: float | None = None
-) -> tuple[float, Pair]:
+) -> tuple[float, tuple[float, float]]:
     """−log N(y | m 1, o R) at the best m and o, and its derivatives in (log ℓ, log ρ).
 
     With a known noise variance, o = noise/ρ. If R is not positive definite, it is inf with derivatives of 0.
@@ -132,14 +128,13 @@ def _value(y: Tensor, outputscale: float, L: Tensor, a: Tensor) -> float:
     return 0.5 * (len(y) * log(2 * torch.pi * outputscale) + quadratic) + float(L.diagonal().log().sum())
 
 
-def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float) -> float:
+def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None = None) -> float:
     """log N(y | m 1, o R) at the best m and o, R = K + ρI; −inf if R is not positive definite."""
     try:
-        outputscale, _, L, _ = _concentrated(K, y, noise_ratio, None)
+        outputscale, _, L, a = _concentrated(K, y, noise_ratio, noise)
     except NotPositiveDefiniteError:
         return -inf
-    n = len(y)
-    return -0.5 * n * (log(2 * torch.pi * outputscale) + 1.0) - float(L.diagonal().log().sum())
+    return -_value(y, outputscale, L, a)
 
 
 def _concentrated(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None) -> tuple[float, float, Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Fourier features against closed-form kernels, autograd and theorem bounds."""
 
-import json
 import math
 import pickle
 
@@ -245,25 +244,19 @@ def test_fingerprint_knows_every_argument(name):
     ours = FourierFeatures(**arguments)
     theirs = FourierFeatures(**(arguments | ALTERNATIVES[name]))
     assert ours.fingerprint != theirs.fingerprint
-    for given in (theirs, json.loads(json.dumps(theirs.arguments))):
-        with pytest.raises(FingerprintError, match=f"differ in {name}"):
+    for given in (theirs, theirs.fingerprint):
+        with pytest.raises(FingerprintError, match=f"{theirs.fingerprint[:16]}.*{ours.fingerprint[:16]}.*{name}="):
             ours.check_fingerprint(given)
-    with pytest.raises(FingerprintError, match=theirs.fingerprint[:16]):
-        ours.check_fingerprint(theirs.fingerprint)
 
 
 def test_equal_fingerprints_pass():
     ours = FourierFeatures(make_kernel(lengthscale=0.3), 3, 20, 7)
     ard = FourierFeatures(make_kernel(lengthscale=[0.3] * 3, ard_num_dims=3), 3, 20, 7)
-    for given in (ours, ard, ard.fingerprint, json.loads(json.dumps(ard.arguments))):
+    for given in (ours, ard, ard.fingerprint):
         ours.check_fingerprint(given)
     assert len(ours.fingerprint) == 64
     assert ours.arguments["lengthscale"] == [0.3]
     assert repr(ours).startswith("FourierFeatures(rbf, d=3, num_features=20, seed=7")
-    with pytest.raises(TypeError, match="fingerprint"):
-        ours.check_fingerprint(7)
-    with pytest.raises(FingerprintError, match="differ in generator"):
-        ours.check_fingerprint(ours.arguments | {"generator": "mt19937"})
 
 
 class MyRBF(RBFKernel):

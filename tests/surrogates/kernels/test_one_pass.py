@@ -43,7 +43,7 @@ def test_mean_and_distances_of_one_point(name, n, d, path):
     kernel = widened(kernel_named(name), d)
     X, x, alpha = points(n, d, seed=1), points(1, d, seed=2), points(n, 1, seed=3).squeeze(-1)
     slope = 1 + points(1, d, seed=4).abs()
-    stationary = as_stationary(kernel, slope if name.endswith("ard") else slope[:, :1])
+    stationary = as_stationary(kernel).with_slope(slope if name.endswith("ard") else slope[:, :1])
     found = one_pass.one_pass(stationary, X, x, alpha)
     assert_close(found.mean, dense(kernel, X, x, alpha, slope if name.endswith("ard") else slope[:, :1]), 1e-12)
     difference = x - X

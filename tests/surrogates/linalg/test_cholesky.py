@@ -91,18 +91,18 @@ def test_the_error_is_gpytorchs_and_a_value_error():
 
 def test_what_is_not_positive_definite_is_refused_and_nothing_changes():
     A = covariance(points(12), noise=0.0)
-    growing, kept = GrowingCholesky(A), factor(A)
+    growing, kept = GrowingCholesky.from_factor(factor(A)), factor(A)
     for duplicate in (0, 11):
         row = A[duplicate]
         with pytest.raises(NotPositiveDefiniteError, match="noise"):
-            growing.append(row, row[duplicate])
+            growing.append(row[None], row[duplicate].expand(1, 1))
         with pytest.raises(NotPositiveDefiniteError, match="noise"):
             growing.append(row.expand(2, 12), row[duplicate].expand(2, 2))
     for bad in (torch.ones(3, 3), torch.full((5, 5), float("nan"))):
         with pytest.raises(NotPositiveDefiniteError):
             factor(bad)
     with pytest.raises(NotPositiveDefiniteError):
-        growing.append(torch.full((12,), float("nan"), dtype=torch.float64), 1.0)
+        growing.append(torch.full((1, 12), torch.nan, dtype=torch.float64), torch.ones(1, 1))
     assert torch.equal(growing.L, kept)
     assert len(growing) == 12
 

@@ -21,9 +21,10 @@ def test_rows_in_storage_that_doubles(capacity):
 
 def test_growing_factor_solves_across_blocks_and_growth():
     A = covariance(points(700, d=6), noise=1e-2)
-    growing = GrowingCholesky(A[:500, :500], capacity=520)
+    growing = GrowingCholesky(capacity=520)
+    growing.append(A[:500, :0], A[:500, :500])
     for n in range(500, 560):
-        growing.append(A[n, :n], A[n, n])
+        growing.append(A[n : n + 1, :n], A[n : n + 1, n : n + 1])
     growing.append(A[560:, :560], A[560:, 560:])
     assert len(growing) == 700
     assert is_lower(growing.L)
@@ -32,7 +33,6 @@ def test_growing_factor_solves_across_blocks_and_growth():
         assert torch.allclose(growing.solve(B), torch.linalg.solve(A, B), rtol=1e-9, atol=1e-9)
         half = growing.half_solve(B)
         assert torch.allclose(growing.L @ half, B, rtol=1e-11, atol=1e-11)
-    assert torch.allclose(growing.log_determinant, torch.logdet(A), rtol=1e-10)
 
 
 def test_growing_from_nothing():
@@ -40,7 +40,7 @@ def test_growing_from_nothing():
     growing = GrowingCholesky(capacity=1)
     growing.append(A[:2, :0], A[:2, :2])
     for n in range(2, 40):
-        growing.append(A[n, :n], float(A[n, n]))
+        growing.append(A[n : n + 1, :n], A[n : n + 1, n : n + 1])
     assert torch.allclose(growing.L, numpy_factor(A), rtol=1e-9, atol=1e-12)
     assert growing._storage.shape[0] <= 80
 
@@ -53,11 +53,9 @@ def test_a_factor_that_is_there_is_taken_as_it_is():
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    A, v = covariance(points(5)), torch.ones(4, dtype=torch.float64)
-    growing = GrowingCholesky(A)
+    growing = GrowingCholesky.from_factor(numpy_factor(covariance(points(5))))
     for attempt in (
-        lambda: GrowingCholesky(A[:3]),
-        lambda: growing.append(v, 1.0),
+        lambda: growing.append(torch.ones(1, 4), torch.ones(1, 1)),
         lambda: growing.append(torch.ones(2, 5), torch.ones(1, 1)),
         lambda: growing.append(torch.ones(1, 5), torch.ones(1, 2)),
         lambda: growing.append(torch.ones(0, 5), torch.ones(0, 0)),

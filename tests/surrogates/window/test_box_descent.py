@@ -37,7 +37,7 @@ def test_the_valley_of_rosenbrock_is_followed_to_its_end():
     f = Counted(rosenbrock)
     found = minimize_in_rectangle(f, (-1.2, 1.0), WIDE, 100)
     assert found.x == pytest.approx((1.0, 1.0), abs=1e-4) and len(f.points) < 80
-    assert (found.value, found.gradient) == rosenbrock(found.x)
+    assert (found.value, tuple(found.gradient)) == rosenbrock(found.x)
 
 
 def test_a_bound_across_the_valley_holds():
@@ -58,7 +58,7 @@ def test_convex_quadratics_end_at_their_minimum_in_the_rectangle(seed):
     for value, slope in zip(x, gradient, strict=True):
         inside = abs(value) < 5.0
         assert abs(slope) < 2e-3 if inside else slope * value < 2e-3
-    assert all(WIDE.nearest(point) == point for point in f.points)
+    assert all(np.abs(point).max() <= 5.0 for point in f.points)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -83,8 +83,8 @@ def test_it_ends_no_higher_than_lbfgsb_and_needs_about_as_many_evaluations(seed)
 
 def test_a_start_where_bounds_hold_everything_is_the_answer():
     f = Counted(lambda x: (x[0] + x[1], (1.0, 1.0)))
-    assert minimize_in_rectangle(f, (-5.0, -5.0), WIDE, 10).x == (-5.0, -5.0) and len(f.points) == 1
-    assert minimize_in_rectangle(f, (5.0, 5.0), WIDE, 20).x == (-5.0, -5.0)
+    assert tuple(minimize_in_rectangle(f, (-5.0, -5.0), WIDE, 10).x) == (-5.0, -5.0) and len(f.points) == 1
+    assert tuple(minimize_in_rectangle(f, (5.0, 5.0), WIDE, 20).x) == (-5.0, -5.0)
 
 
 def test_a_rectangle_of_no_width_is_a_line():
