@@ -89,12 +89,6 @@ class Conditioning:
         """
         return self._uniform_prior_variance() if is_uniform(self.kernel) else None
 
-    @cached_with_graph
-    def prior_trace(self) -> Tensor:
-        """The sum of ``prior_variance``, ``batch x 1``, float64; it needs a ``prior_variance``."""
-        assert self.prior_variance is not None
-        return self.prior_variance.sum(-1, keepdim=True)
-
     def across(self, x: Tensor) -> Tensor:
         """The prior covariance of f(x) with the observations, ``... x q x n``, float64."""
         return kernel_values(self.kernel, x, self.X)
@@ -106,10 +100,6 @@ class Conditioning:
     def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
         """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N x n``."""
         return data_jets(self.kernel, x, self.X, U)
-
-    def prior_trace_at(self, x: Tensor) -> Tensor:
-        """The prior trace of the gradient covariance at x, ``... x q`` or ``batch x 1`` where it is the same."""
-        return self.prior_variance_at(x).sum(-1) if self.prior_variance is None else self.prior_trace
 
     def prior_variance_at(self, x: Tensor) -> Tensor:
         """The prior variance of every partial derivative at x, ``... x q x d``, or ``batch x 1 x d`` if the same."""
@@ -145,7 +135,7 @@ class Conditioning:
 
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """The trace of the gradient covariance at every point, ``... x q``, float64."""
-        return self._left(self.prior_trace_at(x), self._explained_variance(x).sum(-1))
+        return self._left(self.prior_variance_at(x).sum(-1), self._explained_variance(x).sum(-1))
 
     def variance(self, x: Tensor) -> Tensor:
         """The variance of every partial derivative, ``... x q x d``, float64."""

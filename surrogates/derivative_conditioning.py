@@ -6,7 +6,7 @@ these entries are derivatives of k; with them instead of k(x, X), all formulas o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -107,16 +107,11 @@ class DerivativeConditioning(Conditioning):
         observations: The observations; L is ``batch x N x N`` and α ``batch x N``.
     """
 
-    observations: Observations | None = None
+    observations: Observations = field(kw_only=True)
 
     def across(self, x: Tensor) -> Tensor:
         """The prior covariance of f(x) with the observations, ``... x q x N``, float64."""
         return self._with_observations(x, 0).squeeze(-2)
-
-    def value_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The covariance of f(x) and f(x') for every pair, ``... x q x q'``, float64."""
-        solved = torch.cholesky_solve(self.across(x2).mT, self.factor)
-        return unit_jets(self.kernel, x1, x2, 0, 0)[..., 0, 0] - self.across(x1) @ solved
 
     def jacobian(self, x: Tensor) -> Tensor:
         """The prior covariance of the observations with ∇f(x), ``... x q x N x d``."""
@@ -138,19 +133,14 @@ class DerivativeConditioning(Conditioning):
 
     def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
         """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N' x N``."""
-        observed = self._observed
+        observed = self.observations
         eye = torch.eye(self.d, dtype=torch.float64, device=x.device).expand(*observed.X.shape, self.d)
         blocks = cross_jets(self.kernel, x, U.unsqueeze(-3), observed.X, eye)[..., : observed.width]
         return observed.among_columns(blocks).squeeze(-3)
 
-    @property
-    def _observed(self) -> Observations:
-        assert self.observations is not None
-        return self.observations
-
     def _with_observations(self, x: Tensor, order: int) -> Tensor:
         """The prior covariance of the jets at x, per unit of z, with the observations, ``... x q x e x N``, float64."""
-        observed = self._observed
+        observed = self.observations
         return observed.among_columns(unit_jets(self.kernel, x, observed.X, order, observed.order))
 
 

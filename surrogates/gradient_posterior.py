@@ -83,7 +83,8 @@ class GradientPosterior(PointPosterior):
     @outside_inference_mode
     def prior_trace(self) -> Tensor:
         """The trace under the prior, ``batch x q``. It is the same at every point for a stationary kernel."""
-        return self._scaled(self._prior_trace().expand(*self._shape[:-1]), 2)
+        prior = self._chained(self._conditioning.prior_variance_at(self._x), 2).sum(-1)
+        return self._scaled(prior.expand(*self._shape[:-1]), 2)
 
     @cached_with_graph
     @outside_inference_mode
@@ -231,11 +232,6 @@ class GradientPosterior(PointPosterior):
         ):
             return False
         return conditioning.prior_variance is not None and not bool(conditioning.prior_variance.isnan().any())
-
-    def _prior_trace(self) -> Tensor:
-        if self._slope is None:
-            return self._conditioning.prior_trace_at(self._x)
-        return self._chained(self._conditioning.prior_variance_at(self._x), 2).sum(-1)
 
     def _covariance(self) -> Tensor:
         """∂σ²(x), ``batch x q x d x d``, in the model's units of outcome."""

@@ -95,6 +95,11 @@ class StationaryConditioning(Conditioning):
         return self._uniform_prior_variance()
 
     @cached_property
+    def prior_trace(self) -> Tensor:
+        """The sum of ``prior_variance``, ``batch x 1``, float64."""
+        return self.prior_variance.sum(-1, keepdim=True)
+
+    @cached_property
     def _prior_number(self) -> float:
         return self.prior_trace.item()
 

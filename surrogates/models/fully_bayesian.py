@@ -181,7 +181,7 @@ class FullyBayesianDerivedGP(DerivedGP):
         """
         current = self._current()
         self._affine_outcome_transform()
-        z, slope = self._points(X)
+        z, slope, _ = self._points(X)
         return GradientMixturePosterior(current.conditioning, z, current.outcome_scale, None, slope)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
@@ -206,10 +206,6 @@ class FullyBayesianDerivedGP(DerivedGP):
             X = X.unsqueeze(MCMC_DIM) if Y.dim() - X.dim() > 1 else X
             X = X.expand(*Y.shape[:-2], *X.shape[-2:])
         return super().condition_on_observations(X, Y, noise, **kwargs)
-
-    def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
-        # The superclass copies the points; the unsqueezed view shares storage with the caller's tensor.
-        return super()._points(self._for_all_samples(X))
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
         """The checked points with a dimension for the samples, ``batch x 1 x q x d``."""

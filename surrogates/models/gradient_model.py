@@ -48,7 +48,7 @@ class GradientModel(CholeskyGP):
         """
         current = self._current()
         self._affine_outcome_transform()
-        z, slope = self._points(X)
+        z, slope, _ = self._points(X)
         return GradientPosterior(current.conditioning, z, current.outcome_scale, None, slope, self.num_outputs > 1)
 
     @outside_inference_mode
@@ -66,8 +66,8 @@ class GradientModel(CholeskyGP):
         """
         current = self._current()
         self._affine_outcome_transform()
-        z, slope = self._points(X)
-        chain = None if slope is None else (slope, self._bend(X))
+        z, slope, bend = self._points(X)
+        chain = None if slope is None or bend is None else (slope, bend)
         return HessianPosterior(current.conditioning, z, current.outcome_scale, self.num_outputs > 1, chain)
 
     @outside_inference_mode
@@ -83,7 +83,7 @@ class GradientModel(CholeskyGP):
                 1/2.
         """
         conditioning = self.conditioning
-        joint = self._joint(conditioning, *self._points(X))
+        joint = self._joint(conditioning, *self._points(X)[:2])
         return TransformedGradientPosterior(joint, getattr(self, "outcome_transform", None), X, self.num_outputs)
 
     @outside_inference_mode
@@ -101,7 +101,7 @@ class GradientModel(CholeskyGP):
             ValueError: As in ``gradient_posterior``, and for Matérn 1/2 and a nonlinear outcome transform.
         """
         conditioning = self.conditioning
-        z, slope = self._points(X)
+        z, slope, _ = self._points(X)
         scale, shift = self.outcome_scale, self.outcome_shift
         mean, covariance = self._joint(conditioning, z, slope)
         if scale is not None:
@@ -125,7 +125,7 @@ class GradientModel(CholeskyGP):
         """
         conditioning = self.conditioning
         check_points(X_gradient, self.num_inputs, conditioning.X, "X_gradient")
-        values, (gradients, slope) = self._points(X)[0], self._points(X_gradient)
+        values, (gradients, slope, _) = self._points(X)[0], self._points(X_gradient)
         covariance = conditioning.value_gradient_covariance(values, gradients).to(X)
         covariance = covariance if slope is None else covariance * slope.unsqueeze(-3)
         scale = self.outcome_scale
@@ -159,16 +159,18 @@ class GradientModel(CholeskyGP):
             )
         return transform
 
-    def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The transformed points, ``batch (x 1) x q x d``, and dz/dx there, or None if dz/dx is constant.
+    def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The transformed points, ``batch (x 1) x q x d``, dz/dx and d²z/dx² there, or None if dz/dx is constant.
 
         They share no storage with X.
         """
+        X = self._for_all_samples(X)
         check_points(X, self.num_inputs, self.train_inputs[0])
         check_not_traced("X", X)
         # getattr of a missing attribute of a Module takes several microseconds; a dictionary look-up does not.
         transform = cast(InputTransform | None, self._modules.get("input_transform"))
         slope: Tensor | None = None
+        bend: Tensor | None = None
         if transform is None:
             z = X.clone()
         elif is_affine_input(transform):
@@ -177,16 +179,10 @@ class GradientModel(CholeskyGP):
         else:
             check_input_slope(transform)
             wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())
-            z, slope, _ = transformed_with_slope(transform, X, wanted)
+            z, slope, bend = transformed_with_slope(transform, X, wanted)
         if self.num_outputs == 1:
-            return z, slope
-        return z.unsqueeze(-3), None if slope is None else slope.unsqueeze(-3)
-
-    def _bend(self, X: Tensor) -> Tensor:
-        """The second derivative d²z/dx² of an elementwise input transform at the points, shaped as dz/dx."""
-        wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())
-        bend = transformed_with_slope(self.input_transform, self._for_all_samples(X), wanted)[2]
-        return bend if self.num_outputs == 1 else bend.unsqueeze(-3)
+            return z, slope, bend
+        return z.unsqueeze(-3), *(None if t is None else t.unsqueeze(-3) for t in (slope, bend))
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
         """The points as the model takes them; a fully Bayesian model adds a dimension for its samples."""

@@ -354,7 +354,7 @@ class GradientObservationGP(GradientModel):
         alpha = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
         mean, scale = prior_mean(self.mean_module, detach), self.outcome_scale
         constant = observations.slope if is_affine_input(transform) else None
-        made = DerivativeConditioning(kernel, mean, z, factor, alpha, constant, observations)
+        made = DerivativeConditioning(kernel, mean, z, factor, alpha, constant, observations=observations)
         return CachedConditioning(made, None if scale is None else scale.clone())
 
     def _factor(self, covariance: Tensor) -> Tensor:

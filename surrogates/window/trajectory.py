@@ -54,7 +54,6 @@ class Trajectory:
         self.dtype, self.device = points.dtype, points.device
         self._X, self._failed_X = GrowingRows(points, capacity), GrowingRows(points, 0)
         self._y = GrowingRows(points.new_empty(0, dtype=torch.float64), capacity)
-        self._first = GrowingRows(points[:, 0], capacity)  # of X: a column of it is a read from every row
         self._search = NearestSearch()
 
     def __len__(self) -> int:
@@ -63,11 +62,7 @@ class Trajectory:
 
     def __contains__(self, x: Tensor) -> bool:
         """Whether a query at x, ``d``, has been appended, including failed ones."""
-        for X, first in ((self.X, self._first.rows), (self.failed_X, self.failed_X[:, 0])):
-            suspects = (first == x[0]).nonzero().flatten() if len(X) else ()
-            if len(suspects) and bool((x == X[suspects]).all(dim=1).any()):
-                return True
-        return False
+        return any(bool((x == X[X[:, 0] == x[0]]).all(dim=1).any()) for X in (self.X, self.failed_X))
 
     def __repr__(self) -> str:
         """n, d and the further contents."""
@@ -128,7 +123,6 @@ class Trajectory:
             self._failed_X.append(X[failed])
             X, y = X[~failed], y[~failed]
         self._X.append(X)
-        self._first.append(X[:, 0])
         self._y.append(y)
         return count
 
@@ -210,7 +204,7 @@ class Trajectory:
         """Removes everything appended since the mark."""
         succeeded, failed = mark
         self._failed_X.truncate(failed)
-        for rows in (self._X, self._first, self._y):
+        for rows in (self._X, self._y):
             rows.truncate(succeeded)
         self._search = NearestSearch()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from surrogates.checks import nonnegative
 from surrogates.gradient_posterior import GradientPosterior
 
 Uncertainty = Literal["spectral_norm", "mean_variance", "relative", "descent", "kept_information"]
@@ -50,11 +51,7 @@ class UncertaintyRule:
         if self.uncertainty not in THRESHOLDS:
             raise ValueError(f"uncertainty must be one of {', '.join(THRESHOLDS)}, got {self.uncertainty!r}")
         given = THRESHOLDS[self.uncertainty] if self.threshold is None else self.threshold
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise TypeError(f"threshold must be a number, got {given!r}")
-        if not given >= 0:
-            raise ValueError(f"threshold must be at least 0, got {given}")
-        object.__setattr__(self, "threshold", float(given))
+        object.__setattr__(self, "threshold", nonnegative("threshold", given))
 
     @property
     def relative_to_start(self) -> bool:
