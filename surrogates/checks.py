@@ -135,7 +135,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
     """Raises ``ValueError`` if a tensor has NaN or infinite entries."""
     if is_traced(tensor):
         return
-    # A finite sum proves all finite in one reading; only a doubtful one is counted. Python adds few numbers faster.
+    # A finite sum proves that all entries are finite. Python adds a few numbers faster than torch.
     few = tensor.dim() == 2 and tensor.numel() <= _FEW
     if not isfinite(sum(map(sum, tensor.tolist())) if few else tensor.detach().sum().item()):
         bad = int((~torch.isfinite(tensor)).sum())

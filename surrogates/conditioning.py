@@ -35,8 +35,8 @@ from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
 from surrogates.linalg.rounding import remaining, remaining_covariance
 
-# More than the prior by a share of 1e-3, or of a prior of 0 more than its rounding, is no rounding error.
-_LIE = 1e-3
+# Rounding alone does not explain more than the prior times 1 + _EXCESS, plus _ROUNDING of the data's variance.
+_EXCESS = 1e-3
 _ROUNDING = 1e-9
 
 
@@ -44,8 +44,8 @@ _ROUNDING = 1e-9
 class Conditioning:
     """One data set under one kernel, factorised, with a dense Jacobian.
 
-    It shares no storage with the model that it was made from, so that later changes of the model do not affect it. If
-    it was made with gradients enabled, its tensors are differentiable in the model's hyper-parameters and data.
+    It shares no storage with its model. If it was made with gradients enabled, its tensors are differentiable in the
+    model's hyper-parameters and data.
 
     Attributes:
         kernel: k, as the model's kernel was.
@@ -161,7 +161,7 @@ class Conditioning:
         # One product of matrices, and not one for every pair of points.
         prior, explained = prior.double(), torch.einsum("...pni,...qnj->...pqij", first, second)
         if x1 is x2:
-            # Traces of all blocks, of which those of a point with itself are on the diagonal.
+            # The diagonal has the traces of each point's own block.
             traces = (torch.diagonal(part, dim1=-2, dim2=-1).sum(-1) for part in (prior, explained))
             self._left(*(torch.diagonal(trace, dim1=-2, dim2=-1) for trace in traces))
         return prior - explained
@@ -230,7 +230,7 @@ class Conditioning:
             ValueError: If they explain more than there is, far beyond rounding.
         """
         if not isinstance(self.kernel, StationaryKernel) and bool(
-            (explained > (1.0 + _LIE) * prior + _ROUNDING * self._variance_over_range).any()
+            (explained > (1.0 + _EXCESS) * prior + _ROUNDING * self._variance_over_range).any()
         ):
             raise ValueError(
                 "The data explain more of a gradient's variance than its prior has. A kernel of the model has wrong "

@@ -15,8 +15,7 @@ R = TypeVar("R")
 def outside_inference_mode(compute: Callable[P, R]) -> Callable[P, R]:
     """Wraps a function so that it leaves inference mode and computes without gradients.
 
-    Derivatives cannot be taken in inference mode, and its tensors cannot be used for derivatives later, so that nothing
-    computed in it may be cached.
+    Tensors made in inference mode cannot be used for derivatives later, so that they must not be cached.
     """
 
     @wraps(compute)
@@ -45,7 +44,6 @@ class cached_with_graph(cached_property[R]):
         if instance is None:
             return self
         assert self.attrname is not None
-        # An entry of this name hides the property, as that of any cached_property.
         name = self.attrname if torch.is_grad_enabled() else f"{self.attrname} without graph"
         kept = vars(instance)
         if name not in kept:

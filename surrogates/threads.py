@@ -44,7 +44,7 @@ class _OneThread:
     __slots__ = ("_local", "_threads")
 
     def __enter__(self) -> None:
-        # This question also has a new thread take over the process's number, which it would else do within the block.
+        # This call also initializes a new thread's number, which would otherwise happen within the block.
         self._threads = torch.get_num_threads()
         if self._threads > 1:
             _set_openmp(1)

@@ -1,7 +1,7 @@
 """A compiled kernel for the gradient of Fourier features at one point, used by ``FourierFeatures.gradient``.
 
-It processes four frequencies at a time: first their phases, then their part of the gradient. The second part goes
-through the tiles in reverse, so that every frequency is read from memory once.
+It processes four frequencies at a time: first their phases, then their contributions to the gradient, in tiles from the
+end backwards, where the cache still has them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _CONVERTED_NUMBERS = 2**19
 class LinearPosterior:
     """The posterior N(w̄, A⁻¹) of weights w ~ N(0, I) given t = U w + ε, ε ~ N(0, I), so A = I + UᵀU.
 
-    Several targets t of the same rows U are columns that share all factors.
+    Columns of t are several targets of the same rows U, which share all factors.
 
     A = L₀(I + WᵀW)L₀ᵀ, with the factor L₀ of rows absorbed earlier (I at first) and W = U L₀⁻ᵀ for the p rows since.
     With C = I + W Wᵀ, ``p x p``, and e = t − U w₀:

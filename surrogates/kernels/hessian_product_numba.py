@@ -1,7 +1,7 @@
 """Products with n signed outer products of differences, compiled: the accelerator of ``StationaryHessian.times``.
 
-A row's share of the product needs its own product with the vector first. It is added in tiles from the far end back,
-which finds in the cache what was read last, so that the data are read from memory once.
+A row's contribution needs the row's product with the vector first. Contributions are added in tiles from the end
+backwards, where the cache still has the row, so that the data are read from memory once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from torch import Tensor
 from surrogates.reordered_numba import reordered
 
 _TILE = 1024
-# The loops that add differences stand in ``one_pass_numba`` too: numba's cache of a function does not notice when
-# another file changes.
+# ``one_pass_numba`` repeats the loops that add differences: numba's cache does not notice changes of another file.
 
 
 def plus_outer_products(vector: Tensor, X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> Tensor:

@@ -118,10 +118,7 @@ class StationaryHessian:
 
     @cached_property
     def _weights(self) -> tuple[Tensor, Tensor]:
-        """Σ_τ c_τ α_τ, ``... x q x 1``, and e ∘ α, ``... x q x n``, float64, with all their derivatives.
-
-        They are kept: a first call without autograd is not to leave a later one with a part of the derivatives.
-        """
+        """Σ_τ c_τ α_τ, ``... x q x 1``, and e ∘ α, ``... x q x n``, float64, with their graphs."""
         with torch.enable_grad():
             known = one_pass.one_pass(self._kernel, self._X, self._x, self._alpha)
             alpha = self._alpha.unsqueeze(-2)
@@ -155,12 +152,12 @@ class StationaryHessian:
 
 
 class AutomaticHessian:
-    """The Jacobian of a gradient at the points x by automatic differentiation, each point's its own.
+    """The Jacobian of a gradient at each point x, by automatic differentiation.
 
     Args:
         gradient: A function that returns the gradient, ``... x q x d``, at points of that shape.
         x: The points, ``... x q x d``.
-        further: Whether the numbers are to carry derivatives, in the points or in what the gradient is made of.
+        further: Whether results carry derivatives in the points and in the parameters of the gradient.
     """
 
     def __init__(self, gradient: Callable[[Tensor], Tensor], x: Tensor, further: bool) -> None:
@@ -207,7 +204,7 @@ Hessian = StationaryHessian | AutomaticHessian
 
 
 def kernel_hessian(kernel: KernelSnapshot, X: Tensor, x: Tensor, alpha: Tensor) -> Hessian:
-    """∇²ₓ Σ_τ α_τ k(x, x_τ) at the points x, ``... x q x d``, whose leading dimensions are broadcast already."""
+    """∇²ₓ Σ_τ α_τ k(x, x_τ) at the points x, ``... x q x d``, already broadcast with the batch."""
     if isinstance(kernel, StationaryKernel):
         return StationaryHessian(kernel, X, x, alpha)
 

@@ -248,7 +248,7 @@ def _general_cross_jets(functions: KernelFunctions, x1: Tensor, U1: Tensor, x2: 
 
 
 def _existing(functions: KernelFunctions, derivatives: Tensor, out: Tensor) -> Tensor:
-    """Derivatives in all inputs, 0 where ``out``: inputs in which all directions are 0, so that none need exist.
+    """Derivatives in all inputs, with 0 in the inputs ``out``, in which all directions are 0.
 
     Raises:
         ValueError: If a derivative in another input does not exist.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from surrogates.kernels.one_pass_numba import Arrays
 
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
-# Matrix products, which many points have, are faster in larger blocks.
+# Matrix products, which several points need, are faster in larger blocks.
 _LARGER = 4
 
 

@@ -1,9 +1,8 @@
 """The pass over the data for one point, compiled: the accelerator of ``surrogates.kernels.one_pass``.
 
-A row's contribution to the mean needs its distance first. Rows are processed in groups of four. If eight rows fit in
-the cache, the contributions of four rows are added while the distances of the next four are summed, which hides the
-memory accesses. Otherwise the contributions are added in tiles from the end backwards, where the cache still has the
-rows.
+A row's contribution to the mean needs its distance first. If eight rows fit in the cache, the contributions of four
+rows are added while the distances of the next four are summed. Otherwise contributions are added in tiles from the end
+backwards, where the cache still has the rows.
 """
 
 from __future__ import annotations

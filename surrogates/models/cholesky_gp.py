@@ -195,7 +195,7 @@ class CholeskyGP(SingleTaskGP):
         if data.noise is not None and noise is not None:
             data.noise.append(noise)
             self.likelihood.noise_covar.noise = data.noise.rows
-        # The conditioning reads the inputs from the growing storage; the model holds a copy.
+        # The conditioning has views of the growing storage; the model has copies.
         inputs = data.inputs.rows
         ExactGP.set_train_data(self, inputs.clone(), data.targets.rows.clone(), strict=False)
         alpha = data.factor.solve((data.targets.rows - self.mean_module(inputs)).double())

@@ -115,7 +115,7 @@ class DerivedGP(GradientModel):
         if covar_module is not None and keeps_inputs(input_transform):
             with suppress(OpaqueKernelError):
                 check_kernel(covar_module, train_X.shape[-1])
-        # Copies: the model shares no storage with the caller's tensors.
+        # These are copies, so that the model shares no storage with the caller's tensors.
         X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(train_X, train_Y, train_Yvar))
         super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform)
 

@@ -97,9 +97,9 @@ class WindowSurrogate:
 
     Args:
         like: a point, shape ``d``, with the dtype and device of the queries.
-        size: the largest number of queries that the process is conditioned on (ZoRD, Appx. C.1: 150).
+        size: the largest number of queries in the window (ZoRD, Appx. C.1: 150).
         hyperparameters: hyper-parameters until the first fit.
-        noise: noise variance of a value in f's squared units; None: given by ``hyperparameters``.
+        noise: noise variance of a value in f's squared units, or None for that of ``hyperparameters``.
         kernel: makes the kernel from a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
     """
 
