@@ -32,7 +32,6 @@ from surrogates.fourier.frequencies import (
     uniforms,
 )
 from surrogates.fourier.spectral_density import Array, SpectralDensity, spectral_density
-from surrogates.moving import move_attributes
 
 _DRAWS: dict[str, Callable[[SpectralDensity, int, int], Array]] = {
     "cosine": independent_frequencies,
@@ -78,7 +77,7 @@ class FourierFeatures:
         kind: One of ``surrogates.fourier.features.KINDS``.
 
     Attributes:
-        frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64, on the CPU until ``to``.
+        frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64, on the CPU.
         phases: b, ``M``, for ``"cosine"``; None for the other kinds.
         scale: √(2o/M).
 
@@ -165,16 +164,6 @@ class FourierFeatures:
                 f"The other party's Fourier features have fingerprint {theirs[:16]}…, ours {self.fingerprint[:16]}… "
                 f"made from {arguments}. One of these differs: compare ``arguments``."
             )
-
-    def to(self, *args: Any, **kwargs: Any) -> FourierFeatures:
-        """Moves the frequencies to a device, in place, as ``torch.nn.Module.to``; no dtype changes them.
-
-        Features have the dtype and device of the points that are given, wherever the frequencies are.
-        """
-        device = self.frequencies[:0].to(*args, **kwargs).device
-        move_attributes(self, lambda tensor: tensor.to(device))
-        self._casts = {}
-        return self
 
     def features(self, X: Tensor) -> Tensor:
         """φ(x), ``batch x n x M``, of points ``batch x n x d``; differentiable in X.

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from surrogates.linalg.cholesky import factor
 from surrogates.linalg.growing import GrowingCholesky
-from surrogates.moving import move_attributes
 
 BLOCK_ROWS = 512
 _CONVERTED_NUMBERS = 2**19
@@ -59,13 +58,6 @@ class LinearPosterior:
         else:
             self._extend(blocks, count)
         self.num_rows += count
-        self._solved = None
-
-    def to(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Moves everything to a device and the rows to a dtype; all else is float64."""
-        for holder in (self, self._cholesky):
-            move_attributes(holder, lambda tensor: tensor.to(device))
-        self._rows.to(dtype, device)
         self._solved = None
 
     @property
@@ -205,10 +197,6 @@ class _Rows:
     def clear(self) -> None:
         self._blocks: list[Tensor] = []
         self._count = 0
-
-    def to(self, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype, self._device = dtype, device
-        self._blocks = [block.to(device, dtype) for block in self._blocks]
 
     def append(self, rows: Tensor) -> None:
         while len(rows):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from botorch.posteriors import GPyTorchPosterior
@@ -114,19 +114,6 @@ class FourierSurrogate:
             f"FourierSurrogate(M = {features.num_features} features, d = {features.d}{kind}; {given}; "
             f"mean {self.mean:.6g}{estimated}, in y's units)"
         )
-
-    def to(self, *args: Any, **kwargs: Any) -> FourierSurrogate:
-        """Moves the surrogate and its features to a device, in place, and sets the dtype of points.
-
-        The algebra stays in float64.
-        """
-        self.features.to(*args, **kwargs)
-        if self._like is not None:
-            self._like = self._like.to(*args, **kwargs)
-            self._given_weights = None if self._given_weights is None else self._given_weights.to(self._like)
-        if self._linear is not None and self._like is not None:
-            self._linear.to(self._like.dtype, self._like.device)
-        return self
 
     @property
     def num_data(self) -> int:

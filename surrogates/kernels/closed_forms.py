@@ -22,6 +22,7 @@ from gpytorch.kernels import (
     PolynomialKernel,
     SpectralMixtureKernel,
 )
+from numpy.polynomial import Polynomial
 from torch import Tensor
 
 from surrogates.kernels.blocks import Blocks, existing_blocks, kernel_values
@@ -77,45 +78,38 @@ def _piecewise_polynomial(j: int, q: int, lengthscale: Tensor) -> RadialFunction
     g = (1 − r)^(m−1) Q(r) with Q = (1 − r)P' − mP. For q >= 1 the constant term of Q is 0, so that g/r = (1 − r)^(m−1)
     R(r) with R = Q/r, and h'' = [(1 − r)R' − (m − 1)R] (1 − r)^(m−2)/4r has no cancellation.
     """
-    m = j + q
-    P = {
-        0: [1.0],
-        1: [1.0, j + 1.0],
-        2: [1.0, j + 2.0, (j + 4 * j + 3) / 3],
-        3: [1.0, j + 3.0, (6 * j**2 + 36 * j + 45) / 15, (j**3 + 9 * j**2 + 23 * j + 15) / 15],
-    }[q]
-    slopes = [i * p for i, p in enumerate(P)][1:]
-    Q = _sum(slopes, [0.0, *(-s for s in slopes)], [-m * p for p in P])
+    m, falling = j + q, Polynomial([1.0, -1.0])
+    P = Polynomial(
+        {
+            0: [1.0],
+            1: [1.0, j + 1.0],
+            2: [1.0, j + 2.0, (j + 4 * j + 3) / 3],
+            3: [1.0, j + 3.0, (6 * j**2 + 36 * j + 45) / 15, (j**3 + 9 * j**2 + 23 * j + 15) / 15],
+        }[q]
+    )
+    Q = falling * P.deriv() - m * P
+    R = Polynomial(Q.coef[1:] if q else [0.0])
+    T = falling * R.deriv() - (m - 1) * R
 
     def h(r2: Tensor) -> Tensor:
         r = root(r2)
-        return (1 - r).clamp_min(0.0) ** m * _polynomial(P, r)
+        return (1 - r).clamp_min(0.0) ** m * _value(P, r)
 
     def h1(r2: Tensor) -> Tensor:
         r = root(r2)
-        inside = 0.5 * (1 - r).clamp_min(0.0) ** (m - 1)
-        return inside * (_polynomial(Q, r) / r if q == 0 else _polynomial(Q[1:], r))
+        return 0.5 * (1 - r).clamp_min(0.0) ** (m - 1) * (_value(R, r) if q else _value(Q, r) / r)
 
     def h2(r2: Tensor) -> Tensor:
-        r, R = root(r2), Q[1:]
-        slopes = [i * p for i, p in enumerate(R)][1:]
-        T = _sum(slopes, [0.0, *(-s for s in slopes)], [-(m - 1) * p for p in R])
-        apart = r2 > 0
-        quotient = _polynomial(T, r) / torch.where(apart, r, torch.ones_like(r))
+        r, apart = root(r2), r2 > 0
+        quotient = _value(T, r) / torch.where(apart, r, torch.ones_like(r))
         return 0.25 * torch.where(apart, (1 - r).clamp_min(0.0) ** (m - 2) * quotient, torch.zeros_like(r))
 
     return RadialFunctions(h, h1, h2, lengthscale, title=f"PiecewisePolynomialKernel(q={q})")
 
 
-def _sum(*polynomials: list[float]) -> list[float]:
-    """The coefficients of a sum of polynomials, from the constant on."""
-    longest = max(map(len, polynomials))
-    return [sum(p[i] for p in polynomials if i < len(p)) for i in range(longest)]
-
-
-def _polynomial(coefficients: list[float], r: Tensor) -> Tensor:
+def _value(polynomial: Polynomial, r: Tensor) -> Tensor:
     result = torch.zeros_like(r)
-    for c in reversed(coefficients):
+    for c in reversed(polynomial.coef.tolist()):
         result = result * r + c
     return result
 

@@ -90,25 +90,6 @@ def test_an_acquisition_function_is_moved_with_its_points():
     assert_close(acquisition(XQ[:, None].float()), expected, 1e-2)
 
 
-@pytest.mark.parametrize("kind", ["cosine", "orthogonal"])
-@pytest.mark.parametrize("rows", [3, 8])  # fewer and more than the features
-def test_a_fourier_surrogate_is_moved_as_a_whole(kind, rows):
-    features = FourierFeatures(rbf_kernel(1.0), D, 4, seed=1, kind=kind)
-    surrogate = FourierSurrogate(features, 1e-2, "estimated").fit(X[:2], Y[:2]).append(X[2:rows], Y[2:rows])
-    expected = surrogate.gradient_posterior(XQ)
-    mean, variance = expected.mean, expected.variance
-    assert surrogate.to(torch.float32) is surrogate
-    single = surrogate.gradient_posterior(XQ.float())
-    assert single.mean.dtype == surrogate.weights.dtype == torch.float32
-    assert_close(single.mean, mean, 1e-4)
-    assert_close(single.variance, variance, 1e-3)
-    surrogate.append(X[:1].float(), Y[:1].float())
-    given = FourierSurrogate.from_weights(features, surrogate.weights).to(torch.float64)
-    assert_close(given.gradient(XQ), surrogate.gradient(XQ.float()), 1e-4)
-    for moved in (surrogate.to("meta"), given.to(device="meta")):
-        assert {t.device.type for _, t in reachable(moved)} == {"meta"}
-
-
 def test_nothing_is_shared_with_the_user():
     tensors = (X, Y, torch.full_like(Y, 0.1), X[:1], Y[:1], X[:, :1].expand(-1, D), XQ, XQ[0])
     arrays = [tensor.numpy().copy() for tensor in tensors]
