@@ -27,8 +27,9 @@ class GradientPosterior(PointPosterior):
     ``mean`` makes one pass over the ``n x d`` data. ``trace`` then costs two ``n x n`` products per point for any d,
     and O(n³) once for the data, or O(n²d) per point where that is less. All results are differentiable in the points
     and, if the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
-    hyper-parameters. Later changes of the model or of the points do not affect the posterior.
-    ``surrogates.DerivedGP.gradient_posterior`` makes one.
+    hyper-parameters. Later changes of the model or of the points do not affect the posterior. Directions u must broadcast
+    to ``batch x q x d``. Methods raise a TypeError if u is no floating point tensor, and a ValueError if it does not
+    broadcast or holds NaN or inf. ``surrogates.DerivedGP.gradient_posterior`` makes one.
 
     Args:
         conditioning: The GP conditioned on the data.
@@ -124,15 +125,7 @@ class GradientPosterior(PointPosterior):
 
     @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
-        """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) per point.
-
-        Args:
-            u: The directions, of a shape that broadcasts to ``batch x q x d``. They are not normalised.
-
-        Raises:
-            TypeError: If u is no floating point tensor.
-            ValueError: If u does not broadcast to the points, or holds NaN or inf.
-        """
+        """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) per point; u is not normalised."""
         u = outputs_last(expanded("u", u, self._extended_shape(), self.dtype), 1, self._several_outputs)
         return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u)), 2)
 
@@ -140,14 +133,8 @@ class GradientPosterior(PointPosterior):
     def positive_probability(self, u: Tensor | None = None) -> Tensor:
         """The probability that a partial or a directional derivative is positive.
 
-        It is P(∂f/∂xᵢ > 0) = Φ(μᵢ/σᵢ), ``batch x q x d``, or P(uᵀ∇f > 0) = Φ(uᵀ∇μ/√(uᵀ ∂σ² u)), ``batch x q``.
-
-        Args:
-            u: The directions, of a shape that broadcasts to ``batch x q x d``, or None for every partial derivative.
-
-        Raises:
-            TypeError: If u is no floating point tensor.
-            ValueError: If u does not broadcast to the points, or holds NaN or inf.
+        It is P(∂f/∂xᵢ > 0) = Φ(μᵢ/σᵢ), ``batch x q x d``, without u, and P(uᵀ∇f > 0) = Φ(uᵀ∇μ/√(uᵀ ∂σ² u)), ``batch x
+        q``, along directions u.
         """
         if u is None:
             return positive_probability(self.mean, self.variance)

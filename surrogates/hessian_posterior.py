@@ -40,7 +40,9 @@ class HessianPosterior(PointPosterior):
     shares no storage with the model or the points. ``surrogates.DerivedGP.hessian_posterior`` makes one.
 
     Variances exist if k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and other
-    kernels that are smooth there. Under Matérn 3/2 only the mean exists; at a data point it is the limit.
+    kernels that are smooth there; otherwise they raise a ValueError. Under Matérn 3/2 only the mean exists; at a data
+    point it is the limit. Directions and vectors raise a TypeError if they are no floating point tensors, and a
+    ValueError if they do not broadcast to the points or hold NaN or inf.
 
     Args:
         conditioning: The GP conditioned on the data.
@@ -88,22 +90,14 @@ class HessianPosterior(PointPosterior):
     @cached_with_graph
     @outside_inference_mode
     def variance(self) -> Tensor:
-        """The variance of every entry of ∇²f(x), ``batch x q x d x d``.
-
-        Raises:
-            ValueError: If k does not have four derivatives at x = x'.
-        """
+        """The variance of every entry of ∇²f(x), ``batch x q x d x d``."""
         d = self._x.shape[-1]
         diagonal = torch.diagonal(self._along_inputs.covariance_matrix, dim1=-2, dim2=-1)
         return diagonal[..., d:][..., square_of_entries(d, self._x.device)]
 
     @outside_inference_mode
     def joint_covariance(self) -> Tensor:
-        """The dense covariance of the entries ∂ᵢ∂ⱼf, i ≤ j, at all q points, ``batch (x m) x qD x qD``, point by point.
-
-        Raises:
-            ValueError: If k does not have four derivatives at x = x'.
-        """
+        """The covariance of the entries ∂ᵢ∂ⱼf, i ≤ j, at all q points, ``batch (x m) x qD x qD``, point by point."""
         return self._hessians_among(self._along_inputs.joint_covariance())
 
     @outside_inference_mode
@@ -156,10 +150,6 @@ class HessianPosterior(PointPosterior):
 
         Returns:
             The products, of v's shape broadcast with the points'.
-
-        Raises:
-            TypeError: If v is no floating point tensor.
-            ValueError: If v does not broadcast with the points, or holds NaN or inf.
         """
         shape = self._shape if v.dim() <= self._x.dim() else torch.broadcast_shapes(v.shape, self._shape)
         v = expanded("v", v, torch.Size(shape), self._x.dtype)
@@ -171,10 +161,6 @@ class HessianPosterior(PointPosterior):
 
         Args:
             u: The directions, of a shape that broadcasts to ``batch x q x d``. They are not normalised.
-
-        Raises:
-            TypeError: If u is no floating point tensor.
-            ValueError: If u does not broadcast to the points or holds NaN or inf, or the variance does not exist.
         """
         u = expanded("u", u, self._shape, self._x.dtype)
         return self.along(u.unsqueeze(-1)).covariance_matrix[..., -1, -1]
@@ -185,10 +171,6 @@ class HessianPosterior(PointPosterior):
 
         Args:
             U: The directions, ``d x p`` for all points or ``batch x q x d x p``. They need not be orthonormal.
-
-        Raises:
-            TypeError: If U is no floating point tensor.
-            ValueError: If U does not broadcast to the points, or holds NaN or inf.
         """
         U = expanded("U", U, torch.Size([*self._shape, U.shape[-1]]), self._x.dtype)
         U = outputs_last(U, 2, self._several_outputs)

@@ -87,11 +87,7 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def prior_variance(self) -> Tensor:
-        """The prior variance of every partial derivative, ``batch x d``, float64.
-
-        Raises:
-            ValueError: For Matérn 1/2, whose sample paths have no derivative.
-        """
+        """The prior variance of every partial derivative, ``batch x d``, float64; a ValueError for Matérn 1/2."""
         return self._uniform_prior_variance()
 
     @cached_property

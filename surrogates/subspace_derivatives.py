@@ -89,11 +89,7 @@ class SubspaceDerivatives:
 
     @outside_inference_mode
     def joint_covariance(self) -> Tensor:
-        """The covariance of all entries at all q points, dense, ``batch (x m) x qN x qN``, point by point.
-
-        Raises:
-            ValueError: As ``covariance_matrix``.
-        """
+        """The covariance of all entries at all q points, dense, ``batch (x m) x qN x qN``, point by point."""
         joint = self.unscaled_joint_covariance()
         joint = joint if self._scale is None else joint * self._scale.double().square().unsqueeze(-1)
         return joint.to(self._x.dtype)

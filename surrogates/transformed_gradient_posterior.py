@@ -53,20 +53,12 @@ class TransformedGradientPosterior(PointPosterior):
 
     @property
     def mean(self) -> Tensor:
-        """Not available; use ``delta_method_mean`` or the mean of samples.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Raises a NotImplementedError; use ``delta_method_mean`` or the mean of samples."""
         raise self._not_gaussian("mean")
 
     @property
     def variance(self) -> Tensor:
-        """Not available; use the variance of samples.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Raises a NotImplementedError; use the variance of samples."""
         raise self._not_gaussian("variance")
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008

@@ -209,9 +209,6 @@ def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Te
         kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
-
-    Raises:
-        UnsupportedKernelError: If a part of the kernel is not a function of two points.
     """
     kernel = snapshot(kernel)
     same = x1 is x2

@@ -33,14 +33,7 @@ _GENERAL = "A kernel of the model that is no function of r² with known h''"
 
 
 def data_jets(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
-    """The covariance of the jet at x with the values at the data, ``... x N x n``, float64.
-
-    Args:
-        kernel: The kernel.
-        x: One point, ``... x 1 x d``.
-        X: The data, ``batch x n x d``.
-        U: The directions, ``... x d x p``.
-    """
+    """The covariance of the jet at a point x, ``... x 1 x d``, along U, ``... x d x p``, with f(X), ``... x N x n``."""
     x, X, U = _seen(kernel, x, X, U)
     if isinstance(kernel, StationaryKernel):
         return _stationary_data_jets(kernel, x, X, U)
@@ -198,11 +191,7 @@ def _general_data_jets(functions: KernelFunctions, x: Tensor, X: Tensor, U: Tens
 
 
 def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
-    """The derivatives of the kernel's blocks between the point and itself.
-
-    Raises:
-        ValueError: If they differ from the covariances of second differences.
-    """
+    """The derivatives of the kernel's blocks between the point and itself, checked by second differences."""
     z, U, p = x.double(), U.double(), U.shape[-1]
     jets = _general_jets(kernel.functions, z, U, z, U)
     jets = 0.5 * (jets + jets.mT)

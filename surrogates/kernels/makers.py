@@ -50,8 +50,7 @@ def rbf_kernel(
         dtype: The dtype of the parameters.
 
     Raises:
-        TypeError: If a hyper-parameter is not a number.
-        ValueError: If one is not finite and positive, or lengthscales have more than one dimension.
+        TypeError, ValueError: As ``matern_kernel``.
     """
     scales, ard = _lengthscales(lengthscale, dtype)
     return _scaled(RBFKernel(ard_num_dims=ard), scales, outputscale, dtype)

@@ -113,12 +113,9 @@ def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
 
 
 def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
-    """The factor of a covariance's correlations, ``n x n``, and its standard deviations, ``n``.
+    """The factor of a covariance's correlations, ``n x n``, and its standard deviations, ``n``; K is overwritten.
 
-    The correlations get a jitter of ``NUGGET``, or more if ``laddered_factor`` needs it. K is overwritten.
-
-    Raises:
-        NotPositiveDefiniteError: As in ``laddered_factor``.
+    The correlations get a jitter of ``NUGGET``, or more if ``laddered_factor`` needs it.
     """
     deviations = K.diagonal().sqrt()
     inverses = deviations.reciprocal()

@@ -221,11 +221,6 @@ class CholeskyGP(SingleTaskGP):
 
         The first call for new data inverts the factor for GPyTorch's caches, O(n³). Later calls cost O(n²) per point.
 
-        Args:
-            X: The points, ``batch x q x d``.
-            *args: As in ``SingleTaskGP.posterior``.
-            **kwargs: As in ``SingleTaskGP.posterior``.
-
         Raises:
             TypeError: If X is not a floating point tensor.
             ValueError: If X has another d, a wider dtype or another device than the data, or holds NaN or inf.

@@ -150,16 +150,8 @@ class FullyBayesianDerivedGP(DerivedGP):
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The mixture posterior of f, a BoTorch ``GaussianMixturePosterior`` of shape ``batch x S x q x 1``.
 
-        Under a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape.
-
-        Args:
-            X: The points, ``batch x q x d``.
-            *args: As in ``SingleTaskGP.posterior``.
-            **kwargs: As in ``SingleTaskGP.posterior``.
-
-        Raises:
-            TypeError: If X is not a floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+        Under a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape. Arguments and errors
+        are ``DerivedGP.posterior``'s.
         """
         posterior = super().posterior(self._for_all_samples(X), *args, **kwargs)
         if isinstance(posterior, GPyTorchPosterior):
@@ -171,13 +163,6 @@ class FullyBayesianDerivedGP(DerivedGP):
 
         The other gradient methods of ``DerivedGP`` have a dimension for the samples before q: joint posteriors and
         covariances are computed within each sample.
-
-        Args:
-            X: The points, ``batch x q x d``.
-
-        Raises:
-            TypeError: If X is not a floating point tensor.
-            ValueError: As in ``DerivedGP.gradient_posterior``.
         """
         current = self._current()
         self._affine_outcome_transform()
@@ -194,10 +179,6 @@ class FullyBayesianDerivedGP(DerivedGP):
                 1``.
             noise: Their noise variances in *transformed* units, as in BoTorch, shaped as Y.
             **kwargs: Passed to GPyTorch.
-
-        Raises:
-            TypeError: As in ``DerivedGP.condition_on_observations``.
-            ValueError: As in ``DerivedGP.condition_on_observations``.
         """
         if X.dim() == 2 and Y.dim() == 2:
             X, Y = (data.expand(*self.batch_shape, *data.shape) for data in (X, Y))

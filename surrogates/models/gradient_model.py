@@ -55,14 +55,8 @@ class GradientModel(CholeskyGP):
     def hessian_posterior(self, X: Tensor) -> HessianPosterior:
         """The Gaussian posterior of ∇²f at X, in outcome units per squared unit of input.
 
-        With m > 1 outcomes its shapes are ``batch x q x m x d x d``.
-
-        Args:
-            X: The points, ``batch x q x d``.
-
-        Raises:
-            TypeError: If X is not a floating point tensor.
-            ValueError: As in ``gradient_posterior``, and for Matérn 1/2.
+        With m > 1 outcomes its shapes are ``batch x q x m x d x d``. X and errors are as in ``gradient_posterior``;
+        Matérn 1/2 raises a ValueError too.
         """
         current = self._current()
         self._affine_outcome_transform()
@@ -74,13 +68,7 @@ class GradientModel(CholeskyGP):
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
         """The posterior of ∇f at X under any outcome transform, by samples and a delta-method mean.
 
-        Args:
-            X: The points, ``batch x q x d``.
-
-        Raises:
-            TypeError: If X is not a floating point tensor.
-            ValueError: As in ``gradient_posterior``, except that the outcome transform may be nonlinear; and for Matérn
-                1/2.
+        X and errors are as in ``gradient_posterior``; Matérn 1/2 raises a ValueError too.
         """
         conditioning = self.conditioning
         joint = self._joint(conditioning, *self._points(X)[:2])
@@ -91,14 +79,8 @@ class GradientModel(CholeskyGP):
         """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, in GPyTorch's interleaved order.
 
         It equals conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. The covariance is dense,
-        ``q(d+1) x q(d+1)``. With m > 1 outcomes, which are independent, m is the last batch dimension.
-
-        Args:
-            X: The points, ``batch x q x d``.
-
-        Raises:
-            TypeError: If X is not a floating point tensor.
-            ValueError: As in ``gradient_posterior``, and for Matérn 1/2 and a nonlinear outcome transform.
+        ``q(d+1) x q(d+1)``. With m > 1 outcomes, which are independent, m is the last batch dimension. X and errors
+        are as in ``gradient_posterior``; Matérn 1/2 raises a ValueError too.
         """
         conditioning = self.conditioning
         z, slope, _ = self._points(X)
@@ -117,11 +99,7 @@ class GradientModel(CholeskyGP):
 
         Args:
             X: The points x of the values, ``batch x q x d``.
-            X_gradient: The points x' of the gradients, ``batch x q' x d``.
-
-        Raises:
-            TypeError: If X or X_gradient is not a floating point tensor.
-            ValueError: As in ``joint_posterior``.
+            X_gradient: The points x' of the gradients, ``batch x q' x d``. Errors are as in ``joint_posterior``.
         """
         conditioning = self.conditioning
         check_points(X_gradient, self.num_inputs, conditioning.X, "X_gradient")
@@ -133,20 +111,12 @@ class GradientModel(CholeskyGP):
 
     @property
     def outcome_scale(self) -> Tensor | None:
-        """The slope dy/dy' of the outcome transform, ``batch (x m) x 1``, or None if it is 1.
-
-        Raises:
-            ValueError: If the outcome transform is not linear.
-        """
+        """The slope dy/dy' of the outcome transform, ``batch (x m) x 1``, or None if it is 1."""
         return outcome_scale(self._affine_outcome_transform())
 
     @property
     def outcome_shift(self) -> Tensor | None:
-        """The outcome at the transformed outcome 0, ``batch (x m) x 1``, or None if it is 0.
-
-        Raises:
-            ValueError: If the outcome transform is not linear.
-        """
+        """The outcome at the transformed outcome 0, ``batch (x m) x 1``, or None if it is 0."""
         return outcome_shift(self._affine_outcome_transform())
 
     def _affine_outcome_transform(self) -> OutcomeTransform | None:

@@ -1,6 +1,6 @@
 """Plots of sensitivities, partial dependence, the sign of a slope, and gradients in a plane.
 
-Every function draws on a matplotlib axes and returns it. matplotlib is imported only when a plot needs it.
+Every function draws on a matplotlib axes and returns it. matplotlib is imported when a plot is drawn.
 """
 
 from __future__ import annotations
@@ -38,9 +38,6 @@ def plot_sensitivity(
         names: The names of the inputs. The default is x₁, …, x_d.
         level: The probability of the intervals.
 
-    Returns:
-        The axes.
-
     Raises:
         ValueError: If the estimate is not of shape ``d``, or there are not d names.
     """
@@ -71,9 +68,6 @@ def plot_partial_dependence(
         of: ``"slope"`` or ``"value"``.
         level: The probability of the band at every point.
         name: The name of the input. The default is xᵢ.
-
-    Returns:
-        The axes.
 
     Raises:
         ValueError: If ``of`` is another word, or the dependence has a batch or several outcomes.
@@ -123,9 +117,6 @@ def plot_sign_map(
         resolution: The number of points along either axis.
         names: The names of all inputs. The default is x₁, …, x_d.
 
-    Returns:
-        The axes.
-
     Raises:
         TypeError: If a tensor is not floating point, or an index no integer.
         ValueError: If the box, plane, point or names do not fit, or the model has a batch or several outcomes.
@@ -173,9 +164,6 @@ def plot_gradient_arrows(
         at: A point, ``d``, at which the other inputs are held. The default is the middle of the box.
         resolution: The number of arrows along either axis.
         names: The names of all inputs. The default is x₁, …, x_d.
-
-    Returns:
-        The axes.
 
     Raises:
         TypeError: If a tensor is not floating point.

@@ -67,12 +67,7 @@ class LocalSurrogateOptions:
 
 
 def check_nugget(name: str, value: float) -> float:
-    """Returns an option that is a noise variance over an outputscale as a float.
-
-    Raises:
-        TypeError: if it is not a number.
-        ValueError: if it is below 1e-8, the limit of n x n algebra in float64.
-    """
+    """Returns a noise variance over an outputscale as a float; raises a ValueError if it is below ``LEAST_NUGGET``."""
     if positive(name, value) < LEAST_NUGGET:
         raise ValueError(f"{name} must be at least {LEAST_NUGGET:g}, got {value}")
     return float(value)

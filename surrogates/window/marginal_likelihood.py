@@ -91,9 +91,9 @@ def fit_isotropic(
     def likelihood(theta: tuple[float, float]) -> float:
         return log_likelihood(profile.h(D / exp(theta[0]) ** 2), y, exp(theta[1]), noise)
 
-    given = np.clip((log(start[0]), log(start[1])) if start else (lower[0], log(1e-4)), lower, upper)
+    scale, ratio = np.clip((log(start[0]), log(start[1])) if start else (lower[0], log(1e-4)), lower, upper).tolist()
     across = [lower[0] + (upper[0] - lower[0]) * i / (GRID - 1) for i in range(GRID)]
-    starts = [(scale, given[1]) for scale in across] + ([given] if start else [])
+    starts = [(other, ratio) for other in across] + ([(scale, ratio)] if start else [])
     with small_algebra(len(y) ** 3):
         found = minimize_in_rectangle(objective, max(starts, key=likelihood), rectangle, STEPS)
         lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])

@@ -59,21 +59,14 @@ class UncertaintyRule:
         return self.uncertainty == "kept_information"
 
     def goes_on(self, posterior: GradientPosterior, d: int) -> bool:
-        """Whether steps continue from a point; not for ``"kept_information"``.
+        """Whether steps continue from a point, given the posterior of ∇f there, event shape ``1 x d``.
 
-        Args:
-            posterior: the gradient's posterior there, event shape ``1 x d``.
-            d: dimension.
+        It is not for ``"kept_information"``.
         """
         assert self.threshold is not None
         return MEASURES[self.uncertainty](posterior, d) <= self.threshold
 
     def keeps(self, information: float, start: float) -> bool:
-        """Whether steps continue from a point, by ``"kept_information"``.
-
-        Args:
-            information: G there.
-            start: G(x₀).
-        """
+        """Whether steps continue from a point by ``"kept_information"``, given G there and ``start``, G(x₀)."""
         assert self.threshold is not None
         return information >= self.threshold * start
