@@ -27,9 +27,9 @@ class GradientPosterior(PointPosterior):
     ``mean`` makes one pass over the ``n x d`` data. ``trace`` then costs two ``n x n`` products per point for any d,
     and O(n³) once for the data, or O(n²d) per point where that is less. All results are differentiable in the points
     and, if the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
-    hyper-parameters. Later changes of the model or of the points do not affect the posterior. Directions u must broadcast
-    to ``batch x q x d``. Methods raise a TypeError if u is no floating point tensor, and a ValueError if it does not
-    broadcast or holds NaN or inf. ``surrogates.DerivedGP.gradient_posterior`` makes one.
+    hyper-parameters. Later changes of the model or of the points do not affect the posterior. Directions u must
+    broadcast to ``batch x q x d``. Methods raise a TypeError if u is no floating point tensor, and a ValueError if it
+    does not broadcast or holds NaN or inf. ``surrogates.DerivedGP.gradient_posterior`` makes one.
 
     Args:
         conditioning: The GP conditioned on the data.
