@@ -113,6 +113,11 @@ class DerivativeConditioning(Conditioning):
         """The prior covariance of f(x) with the observations, ``... x q x N``, float64."""
         return self._with_observations(x, 0).squeeze(-2)
 
+    def value_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """The covariance of f(x) and f(x') for every pair, ``... x q x q'``, float64; ``torch.func`` can map it."""
+        solved = torch.cholesky_solve(self.across(x2).mT, self.factor)
+        return unit_jets(self.kernel, x1, x2, 0, 0)[..., 0, 0] - self.across(x1) @ solved
+
     def jacobian(self, x: Tensor) -> Tensor:
         """The prior covariance of the observations with ∇f(x), ``... x q x N x d``."""
         return self._per_user_unit(self._with_observations(x, 1)[..., 1:, :].mT.to(x.dtype))

@@ -211,12 +211,8 @@ class GradientPosterior(PointPosterior):
 
     @property
     def _by_matheron(self) -> bool:
-        conditioning = self._conditioning
-        if (
-            self._shape[-2] > 1
-            or conditioning.num_observations >= self._shape[-1]
-            or not is_uniform(conditioning.kernel)
-        ):
+        conditioning, (q, d) = self._conditioning, self._shape[-2:]
+        if q > 1 or conditioning.num_observations >= d or not is_uniform(conditioning.kernel):
             return False
         return conditioning.prior_variance is not None and not bool(conditioning.prior_variance.isnan().any())
 

@@ -311,7 +311,8 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
     scaled = difference * precision
     r2 = (difference * scaled).sum(-1)
     profile, outputscale = kernel.profile, kernel.outputscale
-    first = (2 * outputscale * profile.h1(r2)).unsqueeze(-1) * scaled
+    c = 2 * outputscale * profile.h1(r2)
+    first = c.unsqueeze(-1) * scaled
     block = None
     if not profile.has_gradient:
         first = first.masked_fill((r2 == 0).unsqueeze(-1), torch.nan)
@@ -320,9 +321,7 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
     elif mixed:
         outer = scaled.unsqueeze(-1) * scaled.unsqueeze(-2)
         eye = torch.diag_embed(precision.expand(*precision.shape[:-1], x1.shape[-1]))
-        h1 = (2 * outputscale * profile.h1(r2))[..., None, None]
-        h2 = (4 * outputscale * profile.h2(r2))[..., None, None]
-        block = -(h1 * eye + h2 * outer)
+        block = -(c[..., None, None] * eye + (4 * outputscale * profile.h2(r2))[..., None, None] * outer)
     blocks = Blocks(outputscale * profile.h(r2), first, -first, block)
     return _embedded(blocks, kernel.active_dims, d)
 

@@ -28,12 +28,8 @@ def squared_distances(x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
 def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
     """The squared distances, recomputed from the differences if they are small compared with ``scale``.
 
-    Args:
-        result: Squared distances by the expansion of the square, ``... x q x n``.
-        scale: ‖x‖² + ‖x'‖² relative to the expansion's centre, ``... x q x n``.
-        x1: The points x, ``... x q x d``.
-        x2: The points x', ``... x n x d``.
-        weights: The weights, ``... x 1 x d`` or ``... x 1 x 1``.
+    ``result`` are the squared distances by the expansion of the square, and ``scale`` is ‖x‖² + ‖x'‖² relative to the
+    expansion's centre, both ``... x q x n``. The other arguments are those of ``squared_distances``.
     """
     with torch.no_grad():
         close = (result < _CANCELLATION * scale).nonzero(as_tuple=True)

@@ -96,9 +96,11 @@ def one_pass(
         # The points of all batches share the data: one matrix product serves them.
         flat = one_pass(kernel, X, x.reshape(-1, x.shape[-1]), alpha)
         return Pass(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in flat))
-    if x.dtype == X.dtype and _is_point(x) and (arrays := arrays or arrays_of(kernel, X, alpha)) is not None:
-        given = None if distances is None else distances.numpy()
-        return Pass(*compiled("kernels.one_pass_numba").one_point(arrays, x, given))
+    loops = compiled("kernels.one_pass_numba")
+    if loops is not None and x.dtype == X.dtype and _is_point(x):
+        arrays = arrays or arrays_of(kernel, X, alpha)
+        if arrays is not None:
+            return Pass(*loops.one_point(arrays, x, None if distances is None else distances.numpy()))
     # The result does not depend on the centre, so that it is treated as a constant in derivatives.
     centre = x if x.shape[-2] == 1 else x.detach().mean(dim=-2, keepdim=True)
     points = x - centre

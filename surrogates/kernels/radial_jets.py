@@ -22,18 +22,7 @@ from surrogates.kernels.stationary import StationaryKernel
 
 
 def stationary_cross_jets(kernel: StationaryKernel, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
-    """The covariance of the jets at x along U with the jets at x' along U', ``... x q x n x N x N'``, float64.
-
-    Args:
-        kernel: The kernel, whose inputs the points and directions have.
-        x1: The points x, ``... x q x d``.
-        U1: The directions U, ``... x q x d x p``.
-        x2: The points x', ``... x n x d``.
-        U2: The directions U', ``... x n x d x p'``.
-
-    Raises:
-        ValueError: If k does not have four derivatives at x = x'.
-    """
+    """``surrogates.kernels.jets.cross_jets`` of a stationary kernel, for points of the inputs that it sees."""
     x1, U1, x2, U2 = (t.double() for t in (x1, U1, x2, U2))
     precision = kernel.precision.double().unsqueeze(-2)
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)

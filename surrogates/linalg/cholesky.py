@@ -162,14 +162,9 @@ def covariance_root(K: Tensor) -> Tensor:
 
 
 def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
-    """The factor of a matrix whose leading block has the factor L, in O(n² m).
+    """The factor, float64, of a matrix from that of its leading block, ``n x n``, and its last m rows, in O(n² m).
 
-    Args:
-        L: ``batch x n x n``. Its leading dimensions broadcast with those of the rows.
-        rows: The last m rows of the matrix, ``batch x m x (n + m)``.
-
-    Returns:
-        The factor, ``batch x (n + m) x (n + m)``, float64.
+    Leading dimensions of L, ``batch x n x n``, and of the rows, ``batch x m x (n + m)``, broadcast.
 
     Raises:
         NotPositiveDefiniteError: As in ``jittered_factor``, which factors the new rows' Schur complement.

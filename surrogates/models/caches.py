@@ -123,14 +123,9 @@ def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
 
 
 class GrowingData:
-    """The inputs, targets, noise and factor of one data set in growing storage: adding an observation costs O(n²).
+    """The transformed inputs and targets, the original inputs, the noise and the factor of one data set, growing.
 
-    Args:
-        inputs: The transformed inputs, ``n x d``.
-        original_inputs: The inputs in the user's units, ``n x d``, or None if they are the same.
-        targets: The transformed targets, ``n``.
-        noise: The fixed noise variances, ``n``, or None.
-        factor: L, ``n x n``.
+    Adding an observation costs O(n²). Original inputs are None without an input transform, noise without fixed noise.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class CholeskyGP(SingleTaskGP):
         check_same_kind("X", X, "the model", self.train_inputs[0])
         self._check_new(X, Yvar)
         with torch.no_grad():
-            X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(X, Y, Yvar))
+            X, Y, Yvar = observed_rows(X, Y, Yvar)
             z = self._transformed_data(X)
             if hasattr(self, "outcome_transform"):
                 Y, Yvar = self.outcome_transform(Y, Yvar, X=z)

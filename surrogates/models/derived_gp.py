@@ -8,7 +8,7 @@ References:
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -116,7 +116,7 @@ class DerivedGP(GradientModel):
             with suppress(OpaqueKernelError):
                 check_kernel(covar_module, train_X.shape[-1])
         # These are copies, so that the model shares no storage with the caller's tensors.
-        X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(train_X, train_Y, train_Yvar))
+        X, Y, Yvar = observed_rows(train_X, train_Y, train_Yvar)
         super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform)
 
     @staticmethod

@@ -86,12 +86,7 @@ def standardize(Y: Tensor) -> Standardize:
 
 
 def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
-    """dz/dx of z = (x − offset)/coefficient along every input, ``batch x 1 x d``, or None where it is 1.
-
-    Args:
-        transform: An affine input transform, a chain of them, or None.
-        X: Any tensor of the model's dtype and device, ``... x d``.
-    """
+    """dz/dx of an affine transform, for X of the model's dtype and device: ``batch x 1 x d``, or None where it is 1."""
     slope: Tensor | None = None
     for part in _parts(transform):
         coefficient = torch.atleast_2d(part.coefficient.detach().to(X))
@@ -130,13 +125,7 @@ def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: b
 def input_chain(
     transform: InputTransform | None, X: Tensor, create_graph: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Returns z, dz/dx and d²z/dx² at the points, with None for a slope of 1 and for a second derivative of 0.
-
-    Args:
-        transform: An input transform that ``check_input_slope`` accepts, or None.
-        X: The points, ``batch x q x d``.
-        create_graph: As ``transformed_with_slope`` takes it.
-    """
+    """As ``transformed_with_slope``, with None for a slope of 1 and for a second derivative of 0."""
     if transform is None:
         return X, None, None
     if is_affine_input(transform):
@@ -145,11 +134,7 @@ def input_chain(
 
 
 def outcome_scale(transform: OutcomeTransform | None) -> Tensor | None:
-    """dy/dy' of a standardised outcome y' = (y − mean)/scale, ``batch (x m) x 1``, or None where it is 1.
-
-    Args:
-        transform: ``Standardize``, a chain of it, or None.
-    """
+    """dy/dy' of an affine outcome transform, ``batch (x m) x 1``, or None where it is 1."""
     scale: Tensor | None = None
     for part in _parts(transform):
         step = _by_output(part.stdvs)
@@ -158,7 +143,7 @@ def outcome_scale(transform: OutcomeTransform | None) -> Tensor | None:
 
 
 def outcome_shift(transform: OutcomeTransform | None) -> Tensor | None:
-    """The outcome y at the standardised outcome 0, ``batch (x m) x 1``, or None if it is 0."""
+    """The outcome y at y' = 0 of an affine outcome transform, ``batch (x m) x 1``, or None if it is 0."""
     shift: Tensor | None = None
     for part in reversed(_parts(transform)):
         mean, scale = _by_output(part.means), _by_output(part.stdvs)

@@ -9,6 +9,7 @@ is the precision of the dtype; in the marginal likelihood it is an independent n
 from __future__ import annotations
 
 from math import pi
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ SILENT = 1 / (2 * pi)
 """The variance of a normal distribution whose density at its mean is 1."""
 
 
-def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Tensor | None]:
+def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
     """Copies of the data without the rows in which Y is NaN throughout.
 
     Args:

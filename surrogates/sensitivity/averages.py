@@ -14,13 +14,7 @@ _MOST_ENTRIES = 2**27
 
 
 def averaging_points(bounds: Tensor | None, X: Tensor | None, num_points: int, seed: int) -> Tensor:
-    """Returns the sample X, or scrambled Sobol' points of the box, ``N x d``.
-
-    Args:
-        bounds: The lower and upper ends of a box, ``2 x d``, or None.
-        X: A sample of the inputs, ``N x d``, or None.
-        num_points: The number of points in a box.
-        seed: The seed of the scrambling.
+    """Returns the sample X, or ``num_points`` scrambled Sobol' points of the box ``2 x d``, as ``N x d``.
 
     Raises:
         TypeError: If the box or sample is not a floating point tensor, or ``num_points`` or ``seed`` is not an integer.
@@ -55,10 +49,6 @@ def check_bounds(bounds: Tensor) -> None:
 
 def joint_moments(model: Any, X: Tensor) -> tuple[Any, Tensor]:
     """Returns the joint posterior of (f, ∇f) at N points and its covariance, ``batch x N x (d+1) x N x (d+1)``.
-
-    Args:
-        model: A model with a ``joint_posterior``, such as ``surrogates.DerivedGP``.
-        X: The points, ``N x d``.
 
     Raises:
         TypeError: If the model has no ``joint_posterior``.

@@ -28,11 +28,7 @@ def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
     """E ∫ ∇f ∇fᵀ over a box in the user's units, ``batch (x m) x d x d``, or None where there is no closed form.
 
     The closed form exists for a ``DerivedGP`` with a constant mean, an affine input transform and an RBF kernel, with
-    or without ARD, ``ScaleKernel`` and ``active_dims``.
-
-    Args:
-        model: Any model.
-        bounds: The box, ``2 x d``.
+    or without ARD, ``ScaleKernel`` and ``active_dims``. ``bounds`` are ``2 x d``.
     """
     if not isinstance(model, DerivedGP) or not is_affine_input(getattr(model, "input_transform", None)):
         return None

@@ -66,7 +66,7 @@ class NearestWindow:
         self._profile = profile
         self._precision, self._noise = positive("precision", precision), nonnegative("noise", noise)
         loops = compiled("kernels.one_pass_numba")
-        self.numbers = None if loops is None else loops.numbers_of(profile)
+        self.numbers: Any = None if loops is None else loops.numbers_of(profile)
         self.reset()
 
     def reset(self) -> None:

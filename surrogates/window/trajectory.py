@@ -148,11 +148,7 @@ class Trajectory:
     def nearest_beside(self, held: np.ndarray, copies: Tensor, x: Tensor, k: int) -> tuple[np.ndarray, Tensor]:
         """The indices that ``nearest`` returns, ascending, and the squared distances from x to the rows ``held``.
 
-        Args:
-            held: Row indices.
-            copies: The caller's contiguous copy of these rows, which is faster to read.
-            x: As for ``nearest``, with the same errors.
-            k: As for ``nearest``.
+        ``copies`` is the caller's contiguous copy of these rows, which is faster to read. Errors are ``nearest``'s.
         """
         return self._search.nearest_beside(self.X, *self._checked(x, k), held, copies)
 

@@ -176,12 +176,9 @@ class WindowSurrogate:
     def posterior(
         self, conditioning: StationaryConditioning, x: Tensor, known: Pass | None = None
     ) -> GradientPosterior:
-        """The posterior of ∇f at x under a conditioning of this surrogate, in standardised units.
+        """The posterior of ∇f at x, in standardised units, under the conditioning on the present or a kept window.
 
-        Args:
-            conditioning: on the present window, or a kept one.
-            x: the point, in search coordinates.
-            known: the pass over the data at x, if it has been made.
+        ``known`` is the pass over the data at x, if it has been made.
         """
         o = self.hyperparameters.outputscale
         scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)

@@ -13,14 +13,10 @@ Y = torch.tensor([1.0, 2.0, float("nan"), 4.0, 8.0], dtype=torch.float64)
 def test_a_trajectory():
     trajectory = Trajectory(3)
     assert repr(trajectory) == (
-        "Trajectory(n = 0 queries (0 more failed), d = 3, torch.float64, cpu; values in f's units, "
-        "without noise variances)"
+        "Trajectory(n = 0 queries (0 more failed), d = 3, torch.float64, cpu; values in f's units)"
     )
-    trajectory.append(X, Y, noise=0.1)
-    assert repr(trajectory) == (
-        "Trajectory(n = 4 queries (1 more failed), d = 3, torch.float64, cpu; values in f's units, "
-        "with noise variances)"
-    )
+    trajectory.append(X, Y)
+    assert repr(trajectory).startswith("Trajectory(n = 4 queries (1 more failed), d = 3")
     assert "torch.float32" in repr(Trajectory(3, dtype=torch.float32))
 
 
