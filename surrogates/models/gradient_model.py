@@ -152,7 +152,8 @@ class GradientModel(CholeskyGP):
             z, slope, bend = transformed_with_slope(transform, X, wanted)
         if self.num_outputs == 1:
             return z, slope, bend
-        return z.unsqueeze(-3), *(None if t is None else t.unsqueeze(-3) for t in (slope, bend))
+        slope, bend = (None if t is None else t.unsqueeze(-3) for t in (slope, bend))
+        return z.unsqueeze(-3), slope, bend
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
         """The points as the model takes them; a fully Bayesian model adds a dimension for its samples."""
