@@ -41,8 +41,8 @@ def pairs():
 
 @pytest.mark.slip(
     "surrogates/kernels/blocks.py",
-    "h2 = (4 * outputscale",
-    "h2 = (2 * outputscale",
+    "(4 * outputscale * profile.h2",
+    "(2 * outputscale * profile.h2",
     "half of the outer product in ∂²k/∂x∂x'",
 )
 @pytest.mark.slip(
