@@ -182,3 +182,18 @@ def test_gains_are_what_a_query_takes_off_the_trace_of_the_slopes_covariance():
 
         expected = [trace(P) - trace(torch.cat([P, c[None]])) for c in candidates]
         np.testing.assert_allclose(Conditioned.on(prior, P, shape).gains(candidates, z, map), expected, rtol=1e-5)
+
+
+def test_a_search_leaves_a_singular_start_and_evaluates_no_trial_twice():
+    asked = []
+
+    class Parabola:
+        prior, variance = PinnedPrior(), 0.0
+
+        def loss(self, params):
+            asked.append(round(math.log10(params.amplitude), 3))
+            return math.inf if params.amplitude > 5.0 else (asked[-1] + 2.0) ** 2
+
+    found = ShapeSearch().fitted(Parabola(), Hyperparameters(amplitude=10.0))
+    assert math.log10(found.amplitude) == pytest.approx(-1.0)
+    assert asked == [1.0, 1.5, 0.5, 0.0, -0.5, -1.0]
