@@ -29,7 +29,7 @@ def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tens
     """The squared distances, recomputed from the differences if they are small compared with ``scale``.
 
     ``result`` are the squared distances by the expansion of the square, and ``scale`` is ‖x‖² + ‖x'‖² relative to the
-    expansion's centre, both ``... x q x n``. The other arguments are those of ``squared_distances``.
+    expansion's centre, both ``... x q x n``. The other arguments are as in ``squared_distances``.
     """
     with torch.no_grad():
         close = (result < _CANCELLATION * scale).nonzero(as_tuple=True)
