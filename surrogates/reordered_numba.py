@@ -14,11 +14,11 @@ reordered = numba.njit(
 """Compiles a function whose sums may be reordered; it is always inlined into its callers.
 
 Without inlining, a function would be optimized on its own and again within a cached caller, with another order of sums.
-The compiling process would then differ in the last bits from a later one that reads numba's cache.
+Results of the process that compiles would then differ in the last bits from those of a process that reads the cache.
 """
 
 exact = numba.njit(cache=True, nogil=True, error_model="python", fastmath=False)
-"""Compiles a function whose operations keep their order, even if its first caller is ``reordered``.
+"""Compiles a function without reordering its operations, even if a ``reordered`` function is the first to call it.
 
 Without explicit options, numba would compile it with the options of its first caller.
 """

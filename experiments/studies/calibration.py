@@ -64,7 +64,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Records the statistics of one design for each kernel and dimension, and of the fitted bands."""
+    """Returns records of one design for each kernel and dimension, and records of bands with fitted hyperparameters."""
     generator = torch.Generator().manual_seed(seed)
     rows: Rows = []
     for kernel in settings.kernels:

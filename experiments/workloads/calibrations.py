@@ -16,7 +16,7 @@ COUNT, NOISE, SEED = 30, 0.02, 0
 """Number of observations, and their noise relative to the largest one."""
 
 MOST = 20_000
-"""Largest number of evaluations of a slope; a stiff solution far from the truth would take hours."""
+"""Most evaluations of a right-hand side per solution; a stiff solution far from the truth would take hours."""
 
 Signal = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -51,7 +51,7 @@ def enzyme(p: np.ndarray, t: np.ndarray) -> np.ndarray:
 
 
 def _solved(slope: Callable[[float, np.ndarray], list[float]], start: list[float], t: np.ndarray) -> np.ndarray:
-    """Returns the solution at times, ``states x m``; NaN if the solver fails or needs more than ``MOST`` slopes."""
+    """Returns the solution at times, ``states x m``; NaN if the solver fails or exceeds ``MOST`` evaluations."""
     calls = count(1)
 
     def counted(time: float, y: np.ndarray) -> list[float]:

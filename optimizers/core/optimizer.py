@@ -1,4 +1,4 @@
-"""The ask/tell interface that users of every method call; ``optimizers.core.method`` says how to write a method."""
+"""The ask/tell interface that all methods share; ``optimizers.core.method`` says how to write a method."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.designs import sobol
 
 OPENING_STREAM = 40
-"""The stream of random numbers for this design."""
+"""The stream of random numbers for the opening design."""
 
 MODELS = "trust_region, zord, least_squares_gradient, turbo and cobbo"
 
@@ -205,7 +205,7 @@ class Optimizer(Progress):
         return self.pending[0]
 
     def ask_another(self) -> Batch | None:
-        """A further batch to evaluate while others are pending; the first one is ``ask``'s.
+        """A further batch to evaluate while others are pending; the same as ``ask`` if none is pending.
 
         Returns None if the method waits for pending values, the budget allows no further query, or the run is over.
         Batches may be told in any order; the method uses a batch when all its values are told. The run is a function of
@@ -237,11 +237,11 @@ class Optimizer(Progress):
 
         Args:
             batch: a batch that ``ask`` or ``ask_another`` returned; or points in user units, ``n x d``, or a
-                ``History``. Rows that equal points of pending batches answer these. The other rows are treated like
-                ``history``: they do not count against the budget.
+                ``History``. The value of a row that equals a pending point is recorded as the value of that point. The
+                other rows are treated like ``history``: they do not count against the budget.
             values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
-                which are counted but not used. With constraints, k rows (f, c), c the values of those evaluated with f;
-                a row with a NaN is a failed query, whose other numbers the models keep.
+                which are counted but not used. With constraints, k rows (f, c), where c are the values of the
+                constraints evaluated with f; a row with a NaN is a failed query, but the models use its other numbers.
             which: the indices of the k points that the values belong to, none of them told before; None: all q. It may
                 be empty if there are retries.
             retries: the number of failed evaluations beyond these k, which count against the budget.
@@ -282,7 +282,7 @@ class Optimizer(Progress):
 
     @contextmanager
     def _undone_on_error(self, changed: Sequence[str], *, in_place: bool = False) -> Iterator[None]:
-        """Restores the attributes if an exception is raised; ``in_place``: x cannot be restored then."""
+        """Restores the attributes if an exception is raised; x cannot be restored with ``in_place``."""
         undo = {name: marked(getattr(self, name)) for name in changed}
         try:
             yield

@@ -30,7 +30,7 @@ ITERATIONS, PRECISION = 40, 1e-7
 """The most iterations of the quadratic programming, and the relative decrease at which it ends."""
 
 FLATTEST = 0.01
-"""Lower curvatures are raised to this where variables are scaled; 1 is the function's unit over the radius squared."""
+"""Least curvature by which a variable is scaled; 1 is the function's unit over the radius squared."""
 
 BINDING = 0.02
 """A constraint g ≤ 0 is active at a step s if g ≥ −BINDING ‖s‖."""
@@ -74,7 +74,8 @@ def minimize_elastic(
 ) -> np.ndarray:
     """Finds a step of low f + ν max(0, max(g + margin)) in a region, shape ``d``.
 
-    The variables are y = T⁻¹s, in which the Hessian of the Lagrangian is near the identity, with which SLSQP begins.
+    SLSQP begins with the identity as the Hessian of the Lagrangian. Its variables are therefore y = T⁻¹s, where T is
+    computed from ``hessian`` so that the Hessian in y is near the identity.
 
     Args:
         values: f and g at a step, shape ``d``.
@@ -83,7 +84,7 @@ def minimize_elastic(
         region: the ball, the box and the half-space.
         start: the step with which the search begins, shape ``d``.
         margin: how far inside a constraint the step is to stay, shape ``m``.
-        hard: constraints that no price makes elastic, shape ``m``; they hold at 0.
+        hard: whether a constraint has no slack t and must be satisfied, shape ``m``; such constraints hold at s = 0.
         hessian: an estimate of the Lagrangian's Hessian at 0, ``d x d``.
     """
     # SLSQP asks for f and then for the constraints at the same step.
@@ -146,15 +147,15 @@ def multipliers(
 ) -> np.ndarray:
     """Computes the multipliers λ ≥ 0 of the constraints at a step, shape ``m``, 0 for those that do not bind.
 
-    They minimize ‖∇f + Σ λᵢ∇gᵢ + Σ μⱼnⱼ‖ over λ, μ ≥ 0, n the outward normals of the sides of the box at which the
-    step ends, and of the ball where it ends there.
+    They minimize ‖∇f + Σ λᵢ∇gᵢ + Σ μⱼnⱼ‖ over λ, μ ≥ 0. The nⱼ are the outward normals of the sides of the box that
+    the step reaches, and of the ball if the step reaches its boundary.
 
     Args:
         rows: the constraints at the step, shape ``m``.
         slopes: the gradients there.
         s: the step, shape ``d``.
         region: the region.
-        reach: a constraint within this distance of 0 binds; one for all, or of shape ``m``.
+        reach: a constraint within this distance of 0 binds; a number, or shape ``m``.
     """
     binding, found = np.flatnonzero(rows > -reach), np.zeros(len(rows))
     if not len(binding):

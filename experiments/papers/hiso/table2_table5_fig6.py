@@ -5,11 +5,11 @@ measured with OPT itself, are listed beside ours.
 
 *Table 2* lists rounds and bytes until DeComFL's best score, for DeComFL, HiSo, and HiSo with a scalar H. The target is
 the best record of DeComFL's run on the same seed. A run that does not reach it counts with all of its rounds; the table
-lists how many did. All three methods use rates from the same grid. ``hiso-bytes`` compares the paper's bytes with its
+lists how many did. All three methods use rates from the same grid. ``hiso-bytes`` checks the paper's bytes against its
 rounds. The scalar H (``experiments.papers.hiso.controls``) is our control: it only adapts the step size. At the reduced
 scale runs end early. If DeComFL's best score occurs near the end, the other methods have little time left to reach it.
 
-*Table 5* lists the best score of seven algorithms and the bytes until it. The paper prints the total bytes of a single
+*Table 5* lists seven algorithms' best scores and the bytes until then. The paper prints the total bytes of a single
 client "until convergence". We take this as the bytes until the method's own best score. A method may then need more
 bytes than another that it outperforms, as in the print (96.67 KB for HiSo and 43.95 KB for DeComFL, OPT-1.3B on QQP).
 Bytes of vector methods are proportional to d, so the table also lists the bytes of the same number of rounds at the
@@ -71,7 +71,7 @@ def plot_table2(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims_of_table2(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges HiSo's rounds against those of DeComFL and the scalar, and whether DeComFL learns."""
+    """Judges whether HiSo needs fewer rounds than DeComFL and than a scalar H, and whether DeComFL learns."""
     cells = cells_of(settings, rows)
     log_rounds = {
         (method, title): np.log10(reached(rows, method, cell)[0])
@@ -123,14 +123,14 @@ def table2(settings: Settings, rows: Rows) -> Table:
 
 
 def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> np.ndarray:
-    """Returns the bytes of the rounds until a run's best score at the model's nominal d, one number per seed."""
+    """Returns the bytes that the rounds until a run's best score would need at the model's nominal d, one per seed."""
     rounds, _ = rounds_until(rows, best(rows, method=method, **cell), method=method, **cell)
     d = accounting.MODELS[MODELS[cell["model"]]]
     return np.asarray(rounds * bytes_a_round(method, d, settings.perturbations))
 
 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
-    """Draws the best score and the bytes until it: a line per model, two columns per task."""
+    """Draws the best score and the bytes sent until that score: a line per model, two columns per task."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
     measures = {"best score": best, "bytes until it": language.bytes_until_best}
 

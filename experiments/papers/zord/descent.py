@@ -236,15 +236,15 @@ def relative_to_first(rows: Rows) -> Rows:
 
 
 def gap_rows(key: Row, problem: Problem, start: Start, values: list[float], queries: int, every: int) -> Rows:
-    """Records log₁₀ of the smallest f − f* so far, f(x₀) included, under a key.
+    """Returns records of log₁₀ of the smallest f − f* so far, f(x₀) included.
 
     Args:
-        key: columns of every record.
+        key: the columns that are the same in every record, such as the method and the seed.
         problem: the problem.
         start: the start.
         values: the values of f in query order; NaN for failed queries.
-        queries: the budget; a method that ends early keeps its last gap.
-        every: queries between records.
+        queries: the budget; the last gap of a method that ends early is repeated up to it.
+        every: the number of queries between records.
     """
     best = best_so_far(values, queries, start.value)
     gaps = {n: log10_gap(best[n], problem.minimum) for n in checkpoints(queries, every)}

@@ -22,7 +22,7 @@ CLIENT_BLOCK = 256
 """Number of clients whose gradients are processed together, which bounds the temporary memory."""
 
 NEGLIGIBLE = 1e-12
-"""Share of the clients' squared gradients below which corrections are rounding errors."""
+"""Corrections are rounding errors if their mean square is at most this fraction of the gradients' mean square."""
 
 
 class GammaRule(ABC):
@@ -73,7 +73,10 @@ class SharedGamma(GammaRule):
         return [shared] * steps
 
     def points(self, x: Tensor, before: Tensor) -> list[Tensor]:
-        """Returns points known to server and clients, from x_r and x_{r−1} in user units: by default, x_r."""
+        """Returns the points at which clients measure, in user units: by default only x_r.
+
+        They may depend only on x_r and x_{r−1} (``before``), which the server and the clients know.
+        """
         return [x]
 
     @abstractmethod
@@ -98,7 +101,7 @@ class SharedGamma(GammaRule):
         """
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
-        """Returns γ_r by a robust mean of one number per client, ``mean_of``; NaN if it is not finite.
+        """Returns γ_r, computed with ``mean_of``, a robust mean of one number per client; NaN if it is not finite.
 
         ``scalars`` are as in ``estimate``; ``squares`` are ‖cᵢ‖² of the present clients, summed over the points, ``N``.
         """

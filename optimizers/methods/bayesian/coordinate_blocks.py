@@ -19,7 +19,7 @@ REWARD, PENALTY = 2.0, 1.1
 """α and β of eq. 2."""
 
 ROUNDING = 1e-6
-"""Coordinates that differ by no more than this, in box widths, are equal: float32 search coordinates resolve it."""
+"""Coordinates are equal if they differ by at most this, in box widths; rounding to float32 moves them less."""
 
 
 def updated_weights(log_weights: Tensor, block: Tensor, improved: bool) -> Tensor:
@@ -59,7 +59,7 @@ def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
 
 
 def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
-    """Multiquadric interpolation of the values, CobBO's first stage, which has nothing to fit; shape ``q``.
+    """Interpolates the values with multiquadrics (CobBO's first stage), without hyper-parameters to fit; shape ``q``.
 
     The radial function is φ(r) = √(1 + (r/s)²), with a constant added; s = n^(−1/d) is the spacing of n points in
     the unit cube, as in ``scipy.interpolate.Rbf``, which the paper cites. If the points are too close to each other

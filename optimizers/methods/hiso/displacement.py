@@ -90,11 +90,11 @@ class Displacement(Curvature):
 
     @property
     def eq12(self) -> Learning:
-        """(ν, ε, β_l, β_u)."""
+        """The parameters of eq. 12: ν, ε, β_l and β_u."""
         return self.weight, self.epsilon, self.lower, self.upper
 
     def start(self, x: Tensor, max_queries: int) -> LearnedDiagonal:
-        """H₀."""
+        """The initial state, with H = H₀."""
         return self._started(torch.empty_like(x, dtype=compute_dtype(x.dtype)))
 
     def _started(self, hessian: Tensor) -> LearnedDiagonal:

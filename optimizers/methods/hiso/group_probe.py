@@ -20,7 +20,7 @@ FLOOR = 1e-8
 """The least h, relative to the largest."""
 
 GAIN_WEIGHT = 1.0 / 300.0
-"""The weight of the newest step in the running mean square of scalars, which sets the limit of clipping."""
+"""The weight of the newest step in the running mean square of scalars, from which the clipping limit is computed."""
 
 UNCLIPPED = 10
 """The number of initial ordinary steps without clipping, as the running mean square may be near 0 by chance."""
@@ -191,7 +191,7 @@ class GroupProbe(Curvature):
         return replace(self, groups=Groups(self.groups, dimension)), replace(options, scheme="central", rate=rate)
 
     def start(self, x: Tensor, max_queries: int) -> LearnedGroups:
-        """No probe yet; the budget must allow the first probes of single coordinates and a step."""
+        """The state before any probe; the budget must allow the first probes of single coordinates and a step."""
         count, device = len(self.groups), x.device
         if self.groups.single and max_queries < (least := 3 * self._value("initial_probes") * count + 2):
             needs = f"curvature='group_probe' needs at least {least} queries to probe each coordinate"
@@ -238,7 +238,7 @@ class GroupProbe(Curvature):
         return None if group is None else Probe(self.groups, group)
 
     def learn(self, learned: LearnedGroups, probe: Probe, second: float, x: Tensor) -> tuple[LearnedGroups, float]:
-        """Updates h_b from |â_b|, the others by their share; returns max(c, n_b h_b), or 0 for no step along z."""
+        """Updates h_b from |â_b| and scales the other h (κ); returns max(c, n_b h_b), or 0 for no step along z."""
         group, curvature, probes = probe.group, learned.curvature.clone(), learned.probes.clone()
         told, before = min(int(probes[group]) + 1, SATURATED), float(curvature[group])
         estimate, weight = abs(second) / probe.size, bias_corrected(self._value("probe_weight"), told)
@@ -256,7 +256,7 @@ class GroupProbe(Curvature):
 
 
 def held_up(curvature: Tensor, probes: Tensor) -> Tensor | None:
-    """h of each group: at least ``FLOOR`` of the largest, which groups without a probe have; None if all are 0."""
+    """h of each group, at least ``FLOOR`` times the largest; without a probe, the largest. None if all are 0."""
     largest = float(curvature.max())
     if not largest > 0.0:
         return None
@@ -264,7 +264,7 @@ def held_up(curvature: Tensor, probes: Tensor) -> Tensor | None:
 
 
 def bias_corrected(weight: float, count: int) -> float:
-    """w/(1 − (1 − w)ᵗ), the weight of the t-th number, by products, which are equal on every machine."""
+    """w/(1 − (1 − w)ᵗ), the weight of the t-th number; powers by products, which are equal on every machine."""
     left = 1.0
     for _ in range(count):
         left *= 1.0 - weight

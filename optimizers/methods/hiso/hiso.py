@@ -42,7 +42,7 @@ CurvatureLike = Curvature | str | Mapping[str, Any] | None
 
 
 def curvature_of(given: CurvatureLike) -> Curvature:
-    """A curvature from itself, its name, or ``{"name": …}`` with options; None: H = 1."""
+    """Returns the curvature for the option ``curvature`` of ``HiSo``."""
     if given is None or isinstance(given, Curvature):
         return given or Curvature()
     if not isinstance(given, str | Mapping):
@@ -76,37 +76,40 @@ class HiSo(Optimizer):
     With w = H^(−1/2) u it queries x and x + μ w_p, p = 1…P, and moves by
 
         g_p = (f(x + μ w_p) − f(x))/μ,   Δx = (1/P) Σ_p g_p w_p,   x ← prox(x − η Δx),
-        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement`` says when, in a round)
+        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement.update`` selects when)
 
     so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (eq. 120, in the proof of Theorem 2), E[Δx Δxᵀ] =
     (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹.
 
     ``curvature`` defines H; a ``GroupProbe`` measures it by second differences such as eq. 11 (which prints a divisor
-    2μ² that should be μ²). A step has Alg. 1's two parts: ``scalars`` are all that a client sends and a server
-    averages, and ``follow`` moves x, H and m by scalars alone, with bitwise equal results wherever these tensors and
-    the seed are equal. The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x and H,
-    one vector more with momentum, and one more without ``in_place``.
+    2μ² that should be μ²). A step has the two parts of Alg. 1: ``scalars`` returns the numbers that a client sends and
+    a server averages, and ``follow`` moves x, H and m from these numbers alone. Machines with equal x, H, m and seed
+    get bitwise equal results. The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x
+    and H, one vector more with momentum, and one more without ``in_place``.
 
     Failed perturbations are left out of the mean, and a step that might not stay finite is skipped. If all queries of a
     step fail, x returns to the best point.
 
     **When to use it.** For networks that are tuned by forward passes and held in memory once, with ``ModuleObjective``
     and ``in_place=True``; with a ``GroupProbe`` if groups of parameters have different scales (experiment
-    ``beyond-curvature``). With few variables the default method ends lower.
+    ``beyond-curvature``). With few variables the default method reaches lower values.
 
     **Cost.** P + 1 queries per step, and O(Pd) time to draw the directions again from the seed.
 
     Args:
-        curvature: ``Displacement(...)``, ``GroupProbe(...)``, or a name for their defaults, ``"displacement"`` or
-            ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
-        local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement``, and probes, refer.
-        in_place: whether x0 itself is moved, as torch optimizers move parameters; the base of earlier batches then
-            changes too. ``track_best`` is False by default, and bounds are not allowed. An interrupted step cannot be
+        curvature: the rule for H: ``Displacement(...)`` or ``GroupProbe(...)``; a name, ``"displacement"`` or
+            ``"group_probe"``, for default options; a dict such as ``{"name": "group_probe", "groups": 3}``; or None for
+            H = 1, as in ``DeComFL``.
+        local_steps: τ, the number of steps in a round. ``update`` and ``reset`` of ``Displacement`` and the schedule of
+            ``GroupProbe`` refer to rounds.
+        in_place: whether to change x0 itself, as torch optimizers change parameters. Then ``base`` of earlier batches
+            changes too, ``track_best`` is False by default, and bounds are not allowed. An interrupted step cannot be
             undone: later calls raise an error until a state is loaded.
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:
-        relay: a function that takes a step's scalars instead of ``follow``; a federation's client sends them with it.
+        relay: if set, this function is called with a step's scalars instead of ``follow``. A federation's client sends
+            them with it.
     """
 
     method = "hiso"
@@ -336,9 +339,10 @@ class HiSo(Optimizer):
 class DeComFL(HiSo):
     """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1, x ← prox(x − (η/P) Σ_p g_p u_p). Memory is x alone.
 
-    **When to use it.** As HiSo, before it: HiSo's learned diagonal often gains nothing (experiment ``hiso-fig5``).
+    **When to use it.** For the same problems as HiSo. Try it first: HiSo's learned diagonal often gains nothing
+    (experiment ``hiso-fig5``).
 
-    **Cost.** As HiSo, with x alone in memory.
+    **Cost.** The same as HiSo's, with x alone in memory.
 
     Args:
         **options: see ``HiSo``, except the curvature.

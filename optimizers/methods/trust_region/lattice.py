@@ -63,8 +63,8 @@ class Lattice:
     def steps(self, moves: Tensor, step: Tensor) -> Tensor:
         """Steps with the given moves of integers, ``n x d_free``.
 
-        The other variables begin at those of ``step`` and are optimized by a Newton step: they change by −H_cc⁻¹H_ci
-        times the change of the integers. With constraints, they do not change.
+        The continuous variables begin at their values in ``step`` and are optimized by a Newton step: they change by
+        −H_cc⁻¹H_ci times the change of the integers. With constraints, they do not change.
         """
         whole, d = self.box.integers, len(step)
         rest = torch.where(whole, 0.0, step).expand(moves.shape)
@@ -81,9 +81,9 @@ class Lattice:
     def step(self, newton: int) -> tuple[Tensor, float]:
         """Finds a step to a low mean, shape ``d_free``, and the mean there in f's units.
 
-        The step to the least mean for continuous variables is rounded. A local search then changes one integer at a
-        time by 1, as long as the mean falls. Finally the other variables are optimized with the integers fixed, once at
-        the values found and once at the center's, and the better step is taken.
+        The step to the least mean, with all variables taken as continuous, is rounded. A local search then changes one
+        integer at a time by 1, as long as the mean falls. Finally the continuous variables are optimized with the
+        integers fixed, once at the values found and once at the center's, and the better step is taken.
         """
         found, whole = self.model.composite or self.model.region, self.box.integers
         step, mean = found.step(self.region, newton)
@@ -105,7 +105,7 @@ class Lattice:
         return min(results, key=lambda result: result[1])
 
     def polished(self, moves: Tensor, newton: int) -> tuple[Tensor, float]:
-        """Optimizes the other variables for fixed moves of the integers; returns the step and the mean there."""
+        """Optimizes the continuous variables with the integers fixed by ``moves``; returns the step and its mean."""
         region, whole = self.region, self.box.integers
         if bool(whole.all()):
             return moves, float(self.model.values(moves[None]))

@@ -31,28 +31,28 @@ from surrogates.pinned.engine import Conditioned, PinnedData
 from surrogates.pinned.prior import Hyperparameters
 
 WINDOW, SPANNED_WINDOW, NOISY_WINDOW = 1000, 100, 300
-"""Limits of a window: where all variables are modelled, for more than ``DesignRule.whole``, and for noisy values."""
+"""Most queries in a model: for at most ``DesignRule.whole`` variables, for more, and for noisy values."""
 
 ONE_VARIABLE = 40
-"""The window of one variable. With the formula's 5 queries a run forgets what earlier runs found on its way."""
+"""Most queries in a model of one variable. With 5, from the general formula, a run forgets what earlier runs found."""
 
 RIPPLES = 100.0
-"""The model's noise is mostly ripples if its deviation is this many times the gap of two values at one point."""
+"""Noise is mostly ripples if its standard deviation exceeds this many times the gap of two values at one point."""
 
 MEMORY = 3
-"""In a span, at most this many windows of queries are kept."""
+"""Queries are dropped if the model is of a subspace and there are more than this many windows of them."""
 
 FAR, SPACING = 30.0, 3.0
-"""A window leaves out queries farther than 30 radii and three times the distance of the 2d-th nearest one."""
+"""A model leaves out queries farther away than both 30 radii and 3 times the distance of the 2d-th nearest query."""
 
 MOST = 8
-"""The most directions in which ``informative_points`` lie, and the most random ones that extend the subspace."""
+"""Most directions of ``informative_points``, and most random directions that extend their subspace."""
 
 APART = 1e-6
 """Multipliers ignore queries that are nearer to the center than this fraction of the first radius."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
-"""The distances of candidates from where a step ends, in radii, and the factor on the gain of one uphill."""
+"""Distances of ``informative_points`` from the end of the step, in radii, and the factor on an uphill point's gain."""
 
 
 class ModelBuilder:
@@ -102,7 +102,7 @@ class ModelBuilder:
         return first + int(self.totals(state, torch.arange(first, len(state.data.values))).argmin())
 
     def center(self, state: TrustRegionState) -> int:
-        """The number of the best query of the run; where the model has noise, of the present center."""
+        """The index of the run's best query, or of the present center if the model has noise."""
         run = state.run
         return (
             run.center_index if run.smoothing and run.center_index >= run.run_start else self.best(state, run.run_start)
@@ -124,9 +124,9 @@ class ModelBuilder:
         return any(len(queries) and bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
     def kept(self, state: TrustRegionState, points: Tensor, center: Tensor | None = None) -> Tensor:
-        """Points moved toward the center until they keep the known constraints with ``keep_feasible``; on the lattice.
+        """Rounds integers, and moves points toward the center until known constraints with ``keep_feasible`` hold.
 
-        Where rounding breaks such a constraint, the point is the center.
+        A point is replaced by the center if rounding its integers breaks such a constraint.
         """
         points, center = self.box.on_lattice(points), state.run.center if center is None else center
         if self.constraints is None or state.constraints is None:
@@ -175,7 +175,7 @@ class ModelBuilder:
         return torch.from_numpy(self.random(stream).standard_normal((*shape, self.box.d)))
 
     def model(self, state: TrustRegionState, center: int) -> LocalModel | None:
-        """The model of the queries about the one of a number, with the state's hyperparameters; None without any.
+        """The model about the query of index ``center``, with the state's hyperparameters; None if it cannot be built.
 
         Hyperparameters are fitted anew, and the state changes, if a fit is due.
         """
@@ -209,7 +209,7 @@ class ModelBuilder:
     def _region_model(
         self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool
     ) -> RegionModel:
-        """The model of f; where it is due, after a fit of metric and hyper-parameters."""
+        """The model of f; its metric and hyper-parameters are fitted first if a fit is ``due``."""
         fit, run, rule, values = state.fit, state.run, self.rules.model, state.data.values
         outside = None if len(fit.basis) == self.box.d else unit_outside(fit.basis, self.normal(4))
         # By a power of two division is exact.
@@ -356,7 +356,7 @@ class ModelBuilder:
 
         Args:
             state: the state with the plan.
-            pending: the points that are out, ``p x d_free``.
+            pending: the points being evaluated, ``p x d_free``.
 
         Raises:
             NotPositiveDefiniteError: if the points are too near to each other.

@@ -21,8 +21,8 @@ class Data:
         points: those that succeeded, free variables in search units, ``n x d_free``.
         values: f at them, shape ``n``.
         failed: those that failed, ``m x d_free``.
-        outside: the number of points that no center may be. They come first: they were given, and lie outside the
-            bounds, or violate a known constraint with ``keep_feasible``.
+        outside: the number of points that cannot be a center: given points that lie outside the bounds or violate a
+            known constraint with ``keep_feasible``. They come first.
         weights: the noise variance of each value in units of the known one, shape ``n``; None: all 1.
     """
 
@@ -33,7 +33,7 @@ class Data:
     weights: Tensor | None = None
 
     def rows(self, which: Tensor) -> Data:
-        """The queries with some indices or a mask; those that failed stay."""
+        """The successful queries selected by indices or a mask, and all failed ones."""
         weights = None if self.weights is None else self.weights[which]
         mask = torch.zeros(len(self.values), dtype=torch.bool).index_fill(0, torch.arange(self.outside), True)
         outside = int(mask[which].sum())
@@ -107,10 +107,10 @@ class ConstraintData:
 
     Attributes:
         values: c at the queries that succeeded, ``n x m``: evaluated constraints, and then known ones.
-        partial: the queries that failed and gave some values all the same, ``p x d_free``.
+        partial: failed queries that returned some of their values, ``p x d_free``.
         partial_values: f and c there, ``p x 1 + m``, NaN for those that are missing.
         slopes: the root mean square slope of each constraint, shape ``m``, by which violations become distances.
-        errors: how far the constraints were from what was expected of the last step, shape ``m``.
+        errors: how far the constraints at the last step were from their predictions, shape ``m``.
         multipliers: of the rows of the constraints at the last step planned, in f's units per length.
         own: a and s² of each evaluated constraint with hyper-parameters of its own, ``m x 2``; else empty.
         sizes: the numbers of components of the evaluated constraints; empty before they are known.
@@ -157,7 +157,7 @@ class TrustRegionState:
     constraints: ConstraintData | None = None
 
     def nearest(self, at: Tensor) -> int:
-        """The number of the query nearest to a point, shape ``d_free``, of those that may be a center."""
+        """The index of the query nearest to a point, shape ``d_free``, among the queries that may be a center."""
         distances = torch.linalg.vector_norm(self.data.points[self.data.outside :] - at, dim=1)
         return self.data.outside + int(distances.argmin())
 
@@ -168,7 +168,7 @@ class TrustRegionState:
         self.run.center = self.run.center / factors
 
     def center_at(self, number: int) -> None:
-        """Moves the run's center to the query of a number."""
+        """Moves the run's center to the query of index ``number``."""
         self.run.center, self.run.center_index = self.data.points[number], number
 
     def copied(self) -> TrustRegionState:
