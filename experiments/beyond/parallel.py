@@ -145,7 +145,7 @@ def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tup
 
 
 def runs(settings: Settings) -> list[tuple[str, int]]:
-    """Returns the rules and sizes, beginning with one query at a time."""
+    """Returns each pair of a rule and a number q of concurrent queries; the first pair has q = 1."""
     sizes = {"informed": (1, *settings.sizes), "workers": settings.workers, "random": settings.sizes}
     return [(rule, q) for rule, counts in sizes.items() for q in counts]
 

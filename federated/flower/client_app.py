@@ -7,8 +7,8 @@ and
 ===================  ==============================================================================================
 ``query.hello``      the client's number, after checking without queries that it has the server's configuration and
                      can import its objective
-``train.phase``      the report of a phase, given its broadcast; or the position of a client that is behind
-``train.catch_up``   nothing else: the message is the server's answer to a position
+``train.phase``      the client's report on the broadcast of a phase or, if the client is behind, its position
+``train.catch_up``   nothing else; the message brings the server's answer to the client's position
 ``query.account``    nothing else
 ===================  ==============================================================================================
 """

@@ -48,7 +48,7 @@ class Queries:
         integrality: which variables are integers, shape ``d``; points are rounded in them. None: no variable.
         domain: the domain of a ``Space``, in whose search coordinates methods work, or None.
         constraints: the constraints as ``minimize`` takes them, or None.
-        x0: with constraints, a point, shape ``d``, at which the known ones are evaluated to count their components.
+        x0: a point, shape ``d``, at which linear and cheap constraints are evaluated to count their components.
         values: f of each query, NaN if it failed or is infeasible.
         least: the least of them; inf before the first success.
         worst: the greatest f, also of infeasible queries; −inf before the first success.
@@ -92,7 +92,7 @@ class Queries:
         return self._queried(point) if self.constraints is None else self._remembered(point)[0]
 
     def evaluated(self, x: np.ndarray) -> np.ndarray:
-        """The constraints evaluated with f at the projection of x; those of the last success for a failed query."""
+        """The constraints evaluated with f at the projection of x; if that fails, their values at the last success."""
         return self._remembered(self.projected(x))[1]
 
     def rows(self, x: np.ndarray) -> np.ndarray:
@@ -107,8 +107,8 @@ class Queries:
     def scipy_constraints(self, name: str, start: np.ndarray) -> list[Any]:
         """The constraints as a method of SciPy takes them.
 
-        SLSQP gets dictionaries. SciPy would make these of a ``NonlinearConstraint`` too, but evaluate differences at
-        the start with another step than that of f's differences.
+        SLSQP gets dictionaries. SciPy would also make these from a ``NonlinearConstraint``, but with finite
+        differences at the start whose step differs from the one for f.
 
         Raises:
             ValueError: if the query at the start fails, so that the number of constraints is not known.

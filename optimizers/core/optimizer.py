@@ -208,8 +208,8 @@ class Optimizer(Progress):
         """A further batch to evaluate while others are pending; the same as ``ask`` if none is pending.
 
         Returns None if the method waits for pending values, the budget allows no further query, or the run is over.
-        Batches may be told in any order; the method uses a batch when all its values are told. The run is a function of
-        the order of calls.
+        Batches may be told in any order; the method uses a batch when all its values are told. The order of the calls
+        determines the run.
         """
         if not self._out:
             return None if self.stopped else self.ask()

@@ -27,9 +27,10 @@ LOST = 1e-9
 
 
 def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
-    """Computes an orthonormal basis whose span holds all rows, ``k x d``, and whether it extends the given one.
+    """Computes an orthonormal basis, ``k x d``, whose span holds all rows, and whether it extends the given one.
 
-    The given vectors stay the first ones. If they are many more than the rows, the basis is made of the rows alone.
+    An extended basis begins with the given vectors. If it would have many more vectors than there are rows, the basis
+    is made from the rows alone.
 
     Args:
         basis: an orthonormal basis, ``k x d``, k ≥ 0.
@@ -68,7 +69,7 @@ def unit_outside(basis: Tensor, s: Tensor) -> Tensor:
 
 
 def coordinates(basis: Tensor, rows: Tensor) -> Tensor:
-    """Computes Bs of rows s, and their distance from the span, ``... x k + 1``."""
+    """Computes Bs and the distance from the span for each row s, ``... x k + 1``."""
     inside = rows @ basis.mT
     if len(basis) == basis.shape[1]:
         return torch.cat([inside, torch.zeros_like(inside[..., :1])], dim=-1)

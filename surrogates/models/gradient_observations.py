@@ -67,8 +67,8 @@ class GradientObservationGP(GradientModel):
         covar_module: Any kernel of ``DerivedGP`` with ∂²k/∂x∂x', or the value part of ``RBFKernelGrad`` or
             ``Matern52KernelGrad``. The default is a scaled ARD ``MaternKernel(nu=2.5)``.
         train_H: The symmetric Hessians in outcome units per squared unit of input, ``batch x n (x m) x d x d``, or
-            None. One of two equal entries may be NaN. They need a kernel with four derivatives, such as RBF or Matérn
-            5/2.
+            None. One of the entries (i, j) and (j, i) may be NaN. Hessians need a kernel with four derivatives, such as
+            RBF or Matérn 5/2.
         train_Hvar: The noise variances of the Hessians' entries, shaped as ``train_H``; required with ``train_Yvar``.
             For i < j the variance at (i, j) is used, or the one at (j, i) if it is NaN.
         mean_module: Any GPyTorch mean.

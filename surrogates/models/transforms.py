@@ -125,7 +125,7 @@ def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: b
 def input_chain(
     transform: InputTransform | None, X: Tensor, create_graph: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """As ``transformed_with_slope``, with None for a slope of 1 and for a second derivative of 0."""
+    """Returns z, dz/dx and d²z/dx² of a transform at points; None for a slope of 1 or a second derivative of 0."""
     if transform is None:
         return X, None, None
     if is_affine_input(transform):

@@ -205,7 +205,7 @@ class ShapeSearch:
     end no lower with it.
 
     Attributes:
-        amplitudes: the limits of a. Beyond them differences of m cancel to nothing.
+        amplitudes: the limits of a. Beyond them, differences of the Matérn correlation m are lost to rounding.
         noises: the limits of s² where it is not 0.
         evidence: noise is assumed if it lowers −2 log marginal likelihood by more than this.
         first: the most evaluations in a search without a start.

@@ -314,7 +314,7 @@ class HiSo(Optimizer):
         return {"x": self._x.clone(), "state": save_fields(self.state)}
 
     def put_back(self, snapshot: Mapping[str, Any]) -> None:
-        """Restores copies of x, H and m (Alg. 2b, line 8, which subtracts instead), and cancels a pending batch."""
+        """Restores x, H and m from copies (Alg. 2b, line 8, subtracts the steps instead); cancels a pending batch."""
         self.cancel()
         saved = dict(snapshot["state"])
         learned = replace(self.state.learned, **saved.pop("learned"))

@@ -2,7 +2,7 @@
 
 Each constraint that is evaluated with f has a pinned Gaussian process over the same queries as f. By default all share
 their hyper-parameters, so that one Cholesky factor is enough. The run minimizes the merit f + ν max(0, maxᵢ gᵢ), in
-which each constraint g ≤ 0 is divided by its slope. A violation is then a distance, and one price ν is enough.
+which each constraint g ≤ 0 is divided by its slope. A violation is then a distance, and all share one price ν.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ConstraintModels:
         return self.box.user(points).double().cpu().numpy()
 
     def merits(self, data: ConstraintData, f: Tensor, numbers: Tensor) -> Tensor:
-        """Computes f + ν max(0, max g) at the queries of given numbers, shape ``n``, from f there."""
+        """Computes f + ν max(0, max g) at the queries with the given indices, shape ``n``; ``f`` has f there."""
         if not len(numbers):
             return f
         rows = self._rows(data, data.values[numbers].numpy())

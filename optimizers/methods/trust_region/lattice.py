@@ -61,7 +61,7 @@ class Lattice:
         return found[self.allowed(found)]
 
     def steps(self, moves: Tensor, step: Tensor) -> Tensor:
-        """Steps with the given moves of integers, ``n x d_free``.
+        """Steps that change the integers by the given moves, ``n x d_free``.
 
         The continuous variables begin at their values in ``step`` and are optimized by a Newton step: they change by
         −H_cc⁻¹H_ci times the change of the integers. With constraints, they do not change.

@@ -88,7 +88,7 @@ class ModelBuilder:
         self.flops = self.size * min(self.size, box.d) ** 2
 
     def totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
-        """f + ψ, or the merit, at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
+        """f + ψ, or the merit, at the queries with the given indices, shape ``n``; inf outside of ψ's domain."""
         data = state.data
         values = data.values[numbers]
         if self.constraints is not None and state.constraints is not None:
@@ -177,7 +177,7 @@ class ModelBuilder:
     def model(self, state: TrustRegionState, center: int) -> LocalModel | None:
         """The model about the query of index ``center``, with the state's hyperparameters; None if it cannot be built.
 
-        Hyperparameters are fitted anew, and the state changes, if a fit is due.
+        If a fit is due, the hyperparameters are fitted first, and the state changes.
         """
         data, fit, numbers = state.data, state.fit, self.window(state, center)
         if len(numbers) == 0:

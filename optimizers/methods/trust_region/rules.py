@@ -31,8 +31,8 @@ class DesignRule:
 
     Attributes:
         whole: the largest number of variables with which the model is of all variables once the steps span them.
-        directions: the number of random directions of a design. With at most as many variables it is along each of
-            them instead, unless there are constraints.
+        directions: the number of random directions of a design. With at most this many variables and no constraints,
+            the design has a point along each variable instead.
     """
 
     whole: int = 60
@@ -157,7 +157,7 @@ class NoiseRule:
     averaging: float = 20
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether the model has noise: if it is known whether values are noisy; for exact ones it is ripples."""
+        """Whether the model has noise: for noisy values and, with ``ripples``, exact ones; not while it is unknown."""
         return bool(noisy) or (noisy is not None and self.ripples > 0)
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:
@@ -173,13 +173,13 @@ class NoiseRule:
 
 @dataclass(frozen=True)
 class FailureRule:
-    """Failed queries are not in the model. A plane that separates them from the others bounds the steps.
+    """Failed queries are not in the model. A plane that separates them from the successful ones bounds the steps.
 
     Attributes:
         reach: queries farther from the center than this many radii do not count.
         share: how much of the way to the plane a step may go at most.
-        near: a plane within this many radii is near: over a step of δ, a border of curvature 1/(10δ) departs from its
-            tangent plane by as much.
+        near: a plane within this many radii is near. A border of curvature 1/(10δ) departs from its tangent plane by
+            this distance over a step of length δ.
     """
 
     reach: float = 4.0
@@ -187,13 +187,13 @@ class FailureRule:
     near: float = 0.05
 
     def half_space(self, failed: Tensor, rows: Tensor, delta: float) -> HalfSpace | None:
-        """The half-space before the farthest plane that separates failed queries, ``m x d``, from others, ``n x d``."""
+        """The half-space before the farthest plane that separates ``failed``, ``m x d``, from ``rows``, ``n x d``."""
         near = [part[torch.linalg.vector_norm(part, dim=1) <= self.reach * delta] / delta for part in (failed, rows)]
         normal = separating_plane(near[0], near[1])
         return None if normal is None else HalfSpace(normal / delta, self.share)
 
     def is_near(self, plane: HalfSpace, delta: float) -> bool:
-        """Whether a step of δ along the plane may end behind a slightly curved border."""
+        """Whether a step of length δ along the plane may cross the border of failures if the border curves slightly."""
         return self.near * delta * float(plane.normal.norm()) > 1.0
 
 
@@ -232,7 +232,8 @@ class RestartRule:
     def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
         """Whether a run begins at the best query instead of the random point, whose value is given.
 
-        In a subspace it does unless the point is better than x0: in many dimensions few random points are.
+        With a model of a subspace, it does so unless the random point is better than x0, which is rare in many
+        dimensions.
         """
         return spanning and not value < start_value
 
@@ -278,7 +279,7 @@ class ModelRule:
 
 @dataclass(frozen=True)
 class ConstraintRule:
-    """The price of a violation, and how far inside of the constraints steps stay.
+    """The price of a violation (the penalty parameter ν), and how far inside of the constraints steps stay.
 
     Attributes:
         above: the price in units of the sum of the multipliers.

@@ -99,7 +99,7 @@ class ScaleRule:
         return torch.where(changes, power_of_two(torch.where(changes, reach, 1.0)), 1.0)
 
     def narrowed(self, found: Parabolas, delta: float) -> float | None:
-        """The distance of the farthest minimum of the parabolas if the design is too wide; else None."""
+        """The distance from the center to the parabolas' farthest minimum if the design is too wide; else None."""
         if not bool((found.curvatures > 0.0).all()):
             return None
         reach = float((found.slopes / found.curvatures).abs().max())

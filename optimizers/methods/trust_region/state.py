@@ -60,9 +60,9 @@ class Run:
         radius: its radii.
         center: its iterate, shape ``d_free``.
         noisy: whether values have noise; None: not known.
-        smoothing: whether the model has noise: that of values, or ripples that it does not follow.
-        run_start: the number of its first query.
-        center_index: the number of the query at the center.
+        smoothing: whether the model has noise, for noisy values or for ripples that it does not follow.
+        run_start: the index of its first query.
+        center_index: the index of the query at the center.
         model_queries: the number of queries in a row that only improved the model: geometry-improving queries, and
             steps whose shortfall was attributed to chance.
         start_value: f + ψ at x0; inf where it failed.
