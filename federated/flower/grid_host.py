@@ -115,15 +115,14 @@ class GridHost:
         """See ``ClientHost.serve_all``; the clients work concurrently."""
         contents, round_number = {}, 0
         for request in requests:
-            assert isinstance(request.message, Message)
-            contents[request.client] = RecordDict(records_of(request.message))
-            round_number = request.message.round
+            message = _broadcast(request.message)
+            contents[request.client], round_number = RecordDict(records_of(message)), message.round
         asked = self._ask("train.phase", contents, round_number)
         return drained(self._served(client, contents[client], asked.pop(client)) for client in contents)
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
-        assert isinstance(message, Message)
+        message = _broadcast(message)
         content = RecordDict(records_of(message))
         entry = self._ask("train.catch_up", {number: content}, message.round)[number]
         service = self._accounts[number].service(number, content, entry)
@@ -285,3 +284,10 @@ class GridHost:
             return replace(service, reason=str(error))
         service = replace(service, payload=report.payload_bytes)
         return replace(service, position=report) if behind else replace(service, report=report)
+
+
+def _broadcast(message: Content) -> Message:
+    """Returns the message; raises ``TypeError`` for bytes, as this host makes records of messages."""
+    if not isinstance(message, Message):
+        raise TypeError("a federation over a grid needs codec=False, as messages become Flower records")
+    return message
