@@ -59,6 +59,8 @@ def publish(folder: Path, target: Path, names: Sequence[str] = (), readme: Path 
         try:
             if name.startswith(registry.SCOREBOARDS):
                 lines.append(f"{name}: {scoreboard.take_over(folder, name, target, DPI)}")
+                if (picture := target / f"{name}.png").exists():
+                    results.replace(picture, _small(picture.read_bytes()))
             else:
                 lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
         except ValueError as error:
