@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from math import sqrt
 from typing import Literal
 
 import torch
@@ -23,6 +22,7 @@ from surrogates.checks import (
     check_not_traced,
     check_number,
     check_points,
+    check_positive,
     check_same_kind,
     positive,
 )
@@ -158,12 +158,13 @@ class FourierSurrogate:
             return (solved[:, 0] - self._beyond_offset * solved[:, 1]).to(like.dtype)
         return solved[:, 0].to(like.dtype, copy=True)
 
-    def fit(self, X: Tensor, y: Tensor) -> FourierSurrogate:
+    def fit(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
         """Conditions on new data instead of the old, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
 
         Args:
             X: The inputs, ``n x d``.
             y: The values, ``n`` or ``n x 1``.
+            noise: The variances of these observations, one number or ``n``. None means the surrogate's.
 
         Returns:
             The surrogate itself.
@@ -171,22 +172,24 @@ class FourierSurrogate:
         Raises:
             TypeError: If an argument is not a floating point tensor.
             ValueError: If shapes do not match, there are no data, an entry is NaN or infinite, dtypes or devices are
-                mixed, or the noise is too small for duplicate points in float64. The surrogate is unchanged then.
+                mixed, or noise is not positive, or too small for duplicate points in float64. The surrogate is
+                unchanged then.
         """
-        y = self._checked(X, y)
+        y, deviation = self._checked(X, y, noise)
         offset = float(y.mean()) if self.estimates_mean else self._offset
         targets = 2 if self.estimates_mean else 1
         linear = LinearPosterior(self.features.num_features, X.dtype, X.device, targets)
-        linear.append(self._blocks(X, y - offset), len(X))
+        linear.append(self._blocks(X, y - offset, deviation), len(X))
         self._linear, self._given_weights, self._like, self._offset = linear, None, X.new_empty(0), offset
         return self
 
-    def append(self, X: Tensor, y: Tensor) -> FourierSurrogate:
+    def append(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
         """Conditions on further data, as ``fit`` on all of it, in O(n² + nM) per row, or O(M²) for n > M.
 
         Args:
             X: The new inputs, ``k x d``.
             y: The new values, ``k`` or ``k x 1``.
+            noise: The variances of the new observations, as in ``fit``.
 
         Returns:
             The surrogate itself.
@@ -198,10 +201,10 @@ class FourierSurrogate:
         if self._given_weights is not None:
             raise NotFittedError("A surrogate made from weights has no data to append to; fit one instead.")
         if self._linear is None:
-            return self.fit(X, y)
-        y = self._checked(X, y)
+            return self.fit(X, y, noise)
+        y, deviation = self._checked(X, y, noise)
         check_same_kind("X", X, "the data so far", self._reference)
-        self._linear.append(self._blocks(X, y - self._offset), len(X))
+        self._linear.append(self._blocks(X, y - self._offset, deviation), len(X))
         return self
 
     def value(self, X: Tensor) -> Tensor:
@@ -253,25 +256,35 @@ class FourierSurrogate:
             raise NotFittedError("A surrogate made from weights has no data, hence no uncertainty; fit one instead.")
         return self._linear
 
-    def _checked(self, X: Tensor, y: Tensor) -> Tensor:
-        """The values, ``n``, float64."""
+    def _checked(self, X: Tensor, y: Tensor, noise: float | Tensor | None) -> tuple[Tensor, Tensor]:
+        """The values and the noise's standard deviations, both ``n``, float64."""
         check_floating("X", X)
         check_floating("y", y)
         if X.ndim != 2 or X.shape[-1] != self.features.d:
             raise ValueError(f"X must be of shape n x {self.features.d}, got {tuple(X.shape)}.")
-        if y.shape not in ((len(X),), (len(X), 1)):
+        if y.ndim not in (1, 2) or y.shape not in ((len(X),), (len(X), 1)):
             raise ValueError(f"y must be of shape ({len(X)},) or ({len(X)}, 1), got {tuple(y.shape)}.")
         y = y.detach().reshape(-1, 1)
         check_data(X, y, prefix="")
-        return y.squeeze(-1).double()
+        if isinstance(noise, Tensor) and noise.ndim > 0:
+            check_floating("noise", noise)
+            if noise.shape not in ((len(X),), (len(X), 1)):
+                raise ValueError(f"noise must be one number or of shape ({len(X)},), got {tuple(noise.shape)}.")
+            check_same_kind("noise", noise, "X", X)
+            check_positive("noise", noise)
+            variance = noise.detach().reshape(-1).double()
+        else:
+            number = self.noise if noise is None else positive("noise", noise)
+            variance = torch.full((len(X),), number, dtype=torch.float64, device=X.device)
+        return y.squeeze(-1).double(), variance.sqrt()
 
-    def _blocks(self, X: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields rows and targets over the noise's deviation; with an estimated mean the second target is 1."""
-        deviation = sqrt(self.noise)
+    def _blocks(self, X: Tensor, residual: Tensor, deviation: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields rows and targets over their noise's deviation; with an estimated mean the second target is 1."""
         for start in range(0, len(X), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
+            scaled = self.features.features(X[part].detach()) / deviation[part, None].to(X.dtype)
             targets = [residual[part], torch.ones_like(residual[part])][: 1 + self.estimates_mean]
-            yield self.features.features(X[part].detach()) / deviation, torch.stack(targets, dim=-1) / deviation
+            yield scaled, torch.stack(targets, dim=-1) / deviation[part, None]
 
 
 class FourierGradientPosterior:

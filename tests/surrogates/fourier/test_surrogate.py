@@ -13,7 +13,6 @@ from surrogates import (
     DerivedGP,
     FourierFeatures,
     FourierSurrogate,
-    GrowingCholesky,
     NotFittedError,
     NotPositiveDefiniteError,
     gaussian_likelihood,
@@ -38,11 +37,12 @@ def make_features(M=60, d=3, kind="orthogonal", seed=4, lengthscale=0.8):
     return FourierFeatures(matern_kernel(lengthscale, 1.4), d, M, seed, kind)
 
 
-def dense(features, X, y, mean=MEAN):
+def dense(features, X, y, noise=NOISE, mean=MEAN):
     """w̄ and cov w from the M x M normal equations, in numpy."""
     Phi = features.features(X).numpy()
-    covariance = np.linalg.inv(np.eye(Phi.shape[1]) + Phi.T @ Phi / NOISE)
-    return covariance @ (Phi.T / NOISE) @ (y.numpy() - mean), covariance
+    variance = np.broadcast_to(np.asarray(noise), (len(X),))
+    covariance = np.linalg.inv(np.eye(Phi.shape[1]) + (Phi.T / variance) @ Phi)
+    return covariance @ (Phi.T / variance) @ (y.numpy() - mean), covariance
 
 
 def assert_equal(ours, expected, tolerance=1e-9):
@@ -51,8 +51,8 @@ def assert_equal(ours, expected, tolerance=1e-9):
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=tolerance * scale)
 
 
-def check_all(surrogate, features, X, y, tolerance=1e-9):
-    mean, covariance = dense(features, X, y)
+def check_all(surrogate, features, X, y, noise=NOISE, tolerance=1e-9):
+    mean, covariance = dense(features, X, y, noise)
     at = points(4, seed=9)
     J, phi = features.jacobian(at).numpy(), features.features(at).numpy()
     expected = np.einsum("qmi,mk,qkj->qij", J, covariance, J)
@@ -81,8 +81,8 @@ def test_both_routes_are_the_normal_equations(kind, n):
 
 @pytest.mark.slip(
     "surrogates/fourier/surrogate.py",
-    "deviation = sqrt(self.noise)",
-    "deviation = self.noise",
+    "return y.squeeze(-1).double(), variance.sqrt()",
+    "return y.squeeze(-1).double(), variance",
     "the noise's variance, not its standard deviation (FZooS eq. 3)",
     of="federated/fzoos",
 )
@@ -95,9 +95,17 @@ def test_function_space_formula():
 
 
 @pytest.mark.parametrize("n", [30, 90])
-def test_values_in_a_column(n):
+@pytest.mark.parametrize("column", [False, True])
+def test_noise_of_every_observation(n, column):
     features, X = make_features(), points(n)
-    check_all(FourierSurrogate(features, NOISE, MEAN).fit(X, values(X).unsqueeze(-1)), features, X, values(X))
+    noise = 1e-3 + points(n, 1, seed=3).squeeze(-1)
+    given = noise.unsqueeze(-1) if column else noise
+    surrogate = FourierSurrogate(features, 7.0, MEAN).fit(X, values(X).unsqueeze(-1), given)
+    check_all(surrogate, features, X, values(X), noise.numpy())
+    more = points(5, seed=5)
+    surrogate.append(more, values(more), noise=0.5)
+    joined = torch.cat((X, more))
+    check_all(surrogate, features, joined, values(joined), np.append(noise.numpy(), [0.5] * 5))
 
 
 # M = 60: within n x n, to its end, over it at once, over it in steps, on and on in M x M, by single rows.
@@ -135,15 +143,16 @@ def test_more_rows_than_a_block():
 def test_an_estimated_mean_is_that_of_generalised_least_squares(parts, far):
     features, X = make_features(), points(sum(parts))
     y = values(X) + far
+    noise = torch.linspace(0.5 * NOISE, 2 * NOISE, len(X), dtype=F64)
     surrogate = FourierSurrogate(features, NOISE, "estimated")
     for start, count in zip(np.cumsum([0, *parts[:-1]]), parts, strict=True):
         part = slice(start, start + count)
-        surrogate.append(X[part], y[part])
-    A = features.kernel(X).numpy() + NOISE * np.eye(len(X))
+        surrogate.append(X[part], y[part], noise[part])
+    A = features.kernel(X).numpy() + np.diag(noise.numpy())
     solved = np.linalg.solve(A, np.stack([np.ones(len(X)), y.numpy() - far], axis=1))
     expected = solved[:, 1].sum() / solved[:, 0].sum()
     assert surrogate.mean - far == pytest.approx(expected, rel=1e-7, abs=1e-7)
-    assert_equal(surrogate.weights, dense(features, X, y - far, expected)[0], 1e-6)
+    assert_equal(surrogate.weights, dense(features, X, y - far, noise.numpy(), expected)[0], 1e-6)
     at = points(3, seed=9)
     assert_equal(surrogate.value(at) - far, expected + features.value(at, surrogate.weights), 1e-9)
 
@@ -307,6 +316,12 @@ BAD_DATA = [
     ((X.float(), Y.float()), ValueError, "must agree"),
     ((X.numpy(), Y), TypeError, "X must be a torch.Tensor"),
     ((X, Y.long()), TypeError, "y must be floating point"),
+    ((X, Y, 0.0), ValueError, "noise must be positive"),
+    ((X, Y, math.inf), ValueError, "noise must be positive and finite"),
+    ((X, Y, Y * 0), ValueError, "noise must be finite and positive"),
+    ((X, Y, Y[:4]), ValueError, "noise must be one number"),
+    ((X, Y, "low"), TypeError, "noise must be a number"),
+    ((X * 0, Y, 1e-18), NotPositiveDefiniteError, "duplicate"),
 ]
 
 
@@ -327,22 +342,15 @@ def test_bad_data_change_nothing(n, data, error, message):
     check_all(surrogate.append(more, values(more)), features, both, values(both))
 
 
-def test_a_failed_first_append_after_absorbing_changes_nothing(monkeypatch):
+def test_a_failed_first_append_after_absorbing_changes_nothing():
     features, good = make_features(M=600), points(700, seed=2)
     surrogate = FourierSurrogate(features, NOISE, MEAN).fit(good, values(good))
     before = surrogate.weights.clone()
     same = points(1).expand(560, 3)
-    append, calls = GrowingCholesky.append, []
-
-    def lost(factor, *rows):
-        calls.append(rows)
-        if len(calls) == 2:
-            raise NotPositiveDefiniteError("a pivot of the second block")
-        append(factor, *rows)
-
-    with monkeypatch.context() as patched, pytest.raises(NotPositiveDefiniteError):
-        patched.setattr(GrowingCholesky, "append", lost)
-        surrogate.append(same, values(same))
+    with pytest.raises(NotPositiveDefiniteError):
+        surrogate.append(
+            same, values(same), torch.cat((torch.ones(550, dtype=F64), torch.full((10,), 1e-19, dtype=F64)))
+        )
     assert surrogate.num_data == 700 and torch.equal(surrogate.weights, before)
     surrogate.append(same[:1], values(same[:1]))
     joined = torch.cat((good, same[:1]))
