@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 NAMES = ("X", "y", "failed_X")
-TRAJECTORY = {"version", "d", "noise", *NAMES}
-"""Names in the state of a ``surrogates.Trajectory``."""
+TRAJECTORY = {"version", "d", *NAMES}
+"""Names in the state of a ``surrogates.Trajectory``; older ones also have ``noise``, which is None."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _records(data: bytes) -> tuple[dict[str, list[bytes]], dict[str, str]]:
 def _trajectories(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
     """Yields the trajectories in nested mappings, with their places as text and as paths."""
     if isinstance(state, Mapping):
-        if state.keys() == TRAJECTORY:
+        if state.keys() - {"noise"} == TRAJECTORY:
             yield "/".join(map(str, path)), state, path
         else:
             for key, value in state.items():
