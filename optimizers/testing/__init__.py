@@ -1,4 +1,4 @@
-"""Checks that every ``Optimizer`` must pass, also one of yours.
+"""Checks that every ``Optimizer`` must pass, including your own.
 
 All checks at once, or each as a test::
 
