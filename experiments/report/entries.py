@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from experiments import registry
 from experiments.harness.experiment import PAPERS, natural
 from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, Verdict
 from experiments.program import program
@@ -51,6 +52,11 @@ class Entry:
     def paper(self) -> str:
         """A key of ``PAPERS``."""
         return str(self.facts["paper"])
+
+    @property
+    def page(self) -> str:
+        """The name of its page without suffix: its paper, or ``scoreboards``."""
+        return "scoreboards" if self.id.startswith(registry.SCOREBOARDS) else self.paper
 
 
 def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:

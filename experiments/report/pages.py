@@ -1,4 +1,4 @@
-"""Builds the pages of a results folder: an index, a page for each paper, and the guide.
+"""Builds the pages of a results folder: an index, a page for each paper, the scoreboards, and the guide.
 
 The pages depend on the files of the folder alone, byte for byte. They link to each other and to the figures and
 settings next to them, and can be read on GitHub, in an editor's preview, or in Sphinx with MyST.
@@ -25,6 +25,9 @@ from experiments.running.results import ResultsError
 INDEX = "index.md"
 GUIDE = "which-method.md"
 REAL_DATA = "real-data.md"
+TITLES = PAPERS | {"scoreboards": "Scoreboards: third-party problems"}
+"""The title of each page of results."""
+
 MARKS = ("<!-- reproduced -->\n", "<!-- /reproduced -->")
 """The lines around the counts of each paper in a text."""
 
@@ -40,7 +43,7 @@ def build(folder: Path) -> tuple[dict[str, str], list[str]]:
         raise ResultsError("\n".join(wrong))
     unknown = [e.id for e in entries if e.id not in registry.MODULES and not e.id.startswith(registry.SCOREBOARDS)]
     wrong += [f"{name} is shown, but this version has no such experiment" for name in unknown]
-    pages = {f"{paper}.md": _paper(paper, own) for paper, own in by_paper(entries).items()}
+    pages = {f"{name}.md": _results(name, own) for name, own in by_page(entries).items()}
     if advice := guide(entries):
         pages[GUIDE] = advice
     if compared := real_data.comparison(folder, entries):
@@ -60,9 +63,9 @@ def write_pages(folder: Path) -> tuple[Path, list[str]]:
     return folder / INDEX, left_out
 
 
-def by_paper(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Groups the results by paper."""
-    return {paper: [e for e in entries if e.paper == paper] for paper in dict.fromkeys(e.paper for e in entries)}
+def by_page(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Groups the results by page."""
+    return {name: [e for e in entries if e.page == name] for name in dict.fromkeys(e.page for e in entries)}
 
 
 def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
@@ -77,18 +80,19 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
         paper_table(entries),
         f"See also: {', '.join(links)}." if links else "",
     ]
-    for paper, own in by_paper(entries).items():
-        blocks += [f"## [{paper_title(paper)}]({paper}.md)", *_points(paper, own)]
+    for name, own in by_page(entries).items():
+        blocks += [f"## [{title(name)}]({name}.md)", *_points(name, own)]
     blocks += ["## How a claim is judged", text(RULE)]
     return page(*blocks, "## Every figure and table", _figures(entries, "{}.md"))
 
 
-def _paper(paper: str, own: Sequence[Entry]) -> str:
-    blocks = [f"# {paper_title(paper)}", f"[All results]({INDEX})", *_points(paper, own)]
-    claims = [(entry, verdict) for entry in own for verdict in entry.verdicts if verdict.control == (paper == "ours")]
+def _results(name: str, own: Sequence[Entry]) -> str:
+    blocks = [f"# {title(name)}", f"[All results]({INDEX})", *_points(name, own)]
+    ours = own[0].paper == "ours"
+    claims = [(entry, verdict) for entry in own for verdict in entry.verdicts if verdict.control == ours]
     if judged := [pair for pair in claims if pair[1].status in ("not reproduced", "undecided")]:
         ordered = sorted(judged, key=lambda pair: pair[1].status)
-        words = "do not hold" if paper == "ours" else "were not reproduced"
+        words = "do not hold" if ours else "were not reproduced"
         blocks += [f"**Claims that are undecided or {words}**", verdict_table(ordered, see="")]
     blocks += ["**Figures and tables**", _figures(own, "")]
     first = dict[str, str]()
@@ -99,8 +103,8 @@ def _paper(paper: str, own: Sequence[Entry]) -> str:
     return page(*blocks)
 
 
-def _points(paper: str, own: Sequence[Entry]) -> list[str]:
-    one = SUMMARIES.get(paper, Summary((), ""))
+def _points(name: str, own: Sequence[Entry]) -> list[str]:
+    one = SUMMARIES.get(name, Summary((), ""))
     shown = [(point.claim, [e for e in own if e.id in point.experiments]) for point in one.points]
     lines = [f"- {text(claim)} **{_counts(found)}**" for claim, found in shown if found]
     return ["\n".join(lines), f"**In the library:** {text(one.doing)}"] if lines else []
@@ -125,21 +129,21 @@ def _figures(entries: Sequence[Entry], place: str) -> str:
     return table(["figure or table", "shows", "claims", "run at", "data"], rows)
 
 
-def paper_title(paper: str) -> str:
-    """Returns the name, authors and year of a paper."""
-    return PAPERS.get(paper, paper)
+def title(name: str) -> str:
+    """Returns the title of a page: for a paper, its name, authors and year."""
+    return TITLES.get(name, name)
 
 
 def paper_table(entries: Sequence[Entry]) -> str:
     """Returns the table of outcomes by paper, each with the command that runs it again."""
     rows = []
-    for paper, own in by_paper(entries).items():
+    for paper, own in by_page(entries).items():
         found: Mapping[str, Counter[str]] = tallies(own)
         if found:
             here, *others = (found.get(basis, Counter()) for basis in ("", DIFFERS, ON_STAND_IN))
             elsewhere = [f"{tally['reproduced']} of {tally.total()} reproduced" if tally else "" for tally in others]
             again = f"`gradient-surrogates run --paper {paper} --scale reduced`"
-            rows.append([paper_title(paper), *(here[status] for status in STATUSES), *elsewhere, again])
+            rows.append([title(paper), *(here[status] for status in STATUSES), *elsewhere, again])
     return table(["", *STATUSES, "other model or size", "on stand-ins", ""], rows) if rows else ""
 
 

@@ -42,7 +42,7 @@ def verdict_table(judged: Sequence[Judged], see: str | None = None) -> str:
 
     Args:
         judged: the verdicts.
-        see: page that the last column links to, with ``{}`` for the paper; by default there is no such column.
+        see: page that the last column links to, with ``{}`` for ``Entry.page``; by default there is no such column.
     """
     rows = []
     for entry, verdict in judged:
@@ -56,7 +56,7 @@ def verdict_table(judged: Sequence[Judged], see: str | None = None) -> str:
 
 def link(entry: Entry, page: str, name: str = "") -> str:
     """Formats a link to the section of some results, by default with their id as text."""
-    return f"[{text(name or entry.id)}]({page.format(entry.paper)}#{entry.id})"
+    return f"[{text(name or entry.id)}]({page.format(entry.page)}#{entry.id})"
 
 
 def _provenance(name: str, facts: Mapping[str, Any], reading: str) -> list[str]:

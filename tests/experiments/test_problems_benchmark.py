@@ -517,7 +517,7 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     )
     assert sorted(page.read_records(tmp_path, "problems-bbob"), key=str) == sorted(records, key=str)
     assert main(["report", "--from", str(tmp_path)]) == 0
-    shown = (tmp_path / "ours.md").read_text()
+    shown = (tmp_path / "scoreboards.md").read_text()
     assert shown.count("\n| --- |") >= 6 and "## problems-bbob" in shown and "lower than the better COBYQA" in shown
     assert "no experiment of this version" not in capsys.readouterr().err
     target = tmp_path / "published"
