@@ -196,9 +196,7 @@ class Optimizer(Progress):
             if self.stopped:
                 raise RuntimeError(f"the run is over ({self.stop_reason}): there is nothing to ask")
             promised, name = self._due(), type(self).__name__
-            batch = self._opening_batch(promised) if self._is_opening else self._ask()
-            if not isinstance(batch, Batch):
-                raise TypeError(f"{name}._ask must return a Batch, as _points_batch makes one, got {batch!r:.80}")
+            batch = self._opening_batch(promised) if self._is_opening else self._checked("_ask", self._ask())
             if len(batch) != promised:
                 raise RuntimeError(f"{name}._next_queries returned {promised}, {name}._ask a batch of {len(batch)}")
             self._out = self._out.with_batch(batch)
@@ -217,13 +215,20 @@ class Optimizer(Progress):
         spare = self.spare
         if self._stop_reason is not None or spare < 1 or self._is_opening:
             return None
-        batch = self._ask_another(self.pending, spare)
-        if batch is None:
+        found = self._ask_another(self.pending, spare)
+        if found is None:
             return None
+        batch = self._checked("_ask_another", found)
         if not 1 <= len(batch) <= spare:
             name = type(self).__name__
             raise RuntimeError(f"{name}._ask_another may return 1 to {spare} points, returned {len(batch)}")
         self._out = self._out.with_batch(batch)
+        return batch
+
+    def _checked(self, hook: str, batch: Any) -> Batch:
+        if not isinstance(batch, Batch):
+            name = f"{type(self).__name__}.{hook}"
+            raise TypeError(f"{name} must return a Batch, as _points_batch makes one, got {batch!r:.80}")
         return batch
 
     def tell(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -124,9 +125,12 @@ class Progress(MethodTools):
 
     def _due(self) -> int:
         """The number of queries of the next batch."""
-        if not self._is_opening:
-            return self._next_queries()
-        return max(1, min(2 * self.dimension, OPENING, self.remaining // 4))
+        if self._is_opening:
+            return max(1, min(2 * self.dimension, OPENING, self.remaining // 4))
+        count = self._next_queries()
+        if not isinstance(count, Integral):
+            raise TypeError(f"{type(self).__name__}._next_queries must return an integer, got {count!r:.80}")
+        return count
 
     @property
     def intact(self) -> bool:

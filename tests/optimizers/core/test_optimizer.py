@@ -246,6 +246,20 @@ def test_errors_of_a_batch_name_the_hook(asks, says):
         Wrong([0.0, 0.0], max_queries=9).ask()
 
 
+def test_hooks_that_return_something_else_are_named():
+    class Forgets(Fixed):
+        def _next_queries(self):
+            pass
+
+    with pytest.raises(TypeError, match=r"Forgets\._next_queries must return an integer, got None"):
+        Forgets([0.0], max_queries=9)
+    opt = Fixed([0.0], max_queries=9)
+    opt.ask()
+    opt._ask_another = lambda pending, spare: torch.zeros(1)
+    with pytest.raises(TypeError, match=r"Fixed\._ask_another must return a Batch, .* got tensor"):
+        opt.ask_another()
+
+
 def test_misspelt_options_name_the_nearest():
     with pytest.raises(TypeError, match="no option 'radus'; did you mean 'smoothing_radius'"):
         RGF([0.0], max_queries=10, radus=1.0)
