@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optimizers.core.values import numeric
 from optimizers.methods.trust_region.box import FreeBox
 
 
@@ -16,9 +17,10 @@ def parse_scale(name: str, scale: Any) -> Tensor:
     """A number, or one for each variable, as a float64 tensor on the CPU.
 
     Raises:
+        TypeError: unless all are real numbers.
         ValueError: unless all are positive and finite.
     """
-    numbers = torch.as_tensor(scale).detach().to("cpu", torch.float64)
+    numbers = numeric(name, scale).to("cpu", torch.float64)
     if numbers.ndim > 1 or not bool((torch.isfinite(numbers) & (numbers > 0.0)).all()):
         raise ValueError(f"{name} must be a positive number or one for each variable, got {scale!r:.80}")
     return numbers

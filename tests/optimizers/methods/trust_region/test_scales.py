@@ -126,12 +126,19 @@ def test_a_resumed_run_has_the_scales_that_it_has_learned():
         ({"x_scale": 0.0}, "x_scale must be .* got 0.0"),
         ({"x_scale": [1.0, math.inf]}, "x_scale must be"),
         ({"x_scale": [1.0, 2.0, 3.0]}, r"x_scale must .* 2 variables"),
+        ({"x_scale": "jac"}, "x_scale must be real numbers, got .* 'jac'"),
         ({"x_scale": 1.0, "rescale": True, "bounds": [(-1, 1)] * 2}, "x_scale does not go with rescale=True"),
     ],
 )
 def test_scales_that_cannot_be_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         SurrogateTrustRegion([0.5, 0.5], max_queries=10, **options)
+
+
+def test_a_scale_that_float32_does_not_hold_is_taken():
+    for scale in (1e-50, 1e50):
+        design = SurrogateTrustRegion([0.0, 0.0], max_queries=10, x_scale=scale).ask().points()
+        assert 0.7 * scale < float(design.abs().max()) < 1.5 * scale
 
 
 def test_a_method_without_scales_says_so():
