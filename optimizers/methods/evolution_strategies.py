@@ -21,9 +21,8 @@ class ES(EstimatedDescent):
     under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. An estimate needs two values
     that did not fail. The first iteration also queries x0, so that the result is never worse than x0. Every iteration
     queries f(x) if queried points may be infeasible (a prox, or ``confine_queries=False``), because otherwise x0 might
-    remain the only feasible point. Salimans et al.
-    use standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors of RGF (Appx. C.1), whose displacements are 1/√d
-    as long for the same λ.
+    remain the only feasible point. Salimans et al. use standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors
+    of RGF (Appx. C.1), whose displacements are 1/√d as long for the same λ.
 
     **When to use it.** For values that are piecewise constant or rugged, such as a classifier's metric (experiment
     ``zord-fig4``), because steps depend on the ranks of values over a distance λ only.
