@@ -16,8 +16,8 @@ from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_resca
 from optimizers.core.feasibility import Feasibility
 from optimizers.core.history import DataAtHand, History, HistoryLike, as_history, entered, reference_point
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
-from optimizers.core.progress import Progress
 from optimizers.core.record import Record
+from optimizers.core.run_state import RunState
 from optimizers.core.space import Space
 from optimizers.core.state import marked
 from optimizers.core.stopping import MostFailures
@@ -30,7 +30,7 @@ OPENING_STREAM = 40
 MODELS = "trust_region, zord, least_squares_gradient, turbo and cobbo"
 
 
-class Optimizer(Progress):
+class Optimizer(RunState):
     """Minimizes f + ψ from values of f, through ``ask`` and ``tell``.
 
     Example::

@@ -1,4 +1,4 @@
-"""The progress of a run, why it stops, its result and its checkpoint."""
+"""The state of a run: its progress, why it stops, its result and its checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPENING = 16
 """The largest design of a run without x0; it has 2d points if these are fewer, and at most a quarter of the budget."""
 
 
-class Progress(MethodTools):
+class RunState(MethodTools):
     """The part of ``Optimizer`` that reports on a run, stops it, saves it and restores it."""
 
     x0: Tensor
