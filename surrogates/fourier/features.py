@@ -156,7 +156,10 @@ class FourierFeatures:
 
         Raises:
             FingerprintError: If they differ; the message has the fingerprints and these features' ``arguments``.
+            TypeError: If ``other`` has another type.
         """
+        if not isinstance(other, str | FourierFeatures):
+            raise TypeError(f"other must be FourierFeatures or their fingerprint, got {type(other).__name__}.")
         theirs = other if isinstance(other, str) else other.fingerprint
         if theirs != self.fingerprint:
             arguments = ", ".join(f"{name}={str(value)[:60]}" for name, value in self.arguments.items())

@@ -257,6 +257,8 @@ def test_equal_fingerprints_pass():
     assert len(ours.fingerprint) == 64
     assert ours.arguments["lengthscale"] == [0.3]
     assert repr(ours).startswith("FourierFeatures(rbf, d=3, num_features=20, seed=7")
+    with pytest.raises(TypeError, match="fingerprint, got dict"):
+        ours.check_fingerprint(ours.arguments)
 
 
 class MyRBF(RBFKernel):
