@@ -11,6 +11,7 @@ from typing import Any
 def compiled(name: str) -> Any:
     """The module ``surrogates.<name>`` of loops compiled by numba, or None if numba is not installed."""
     try:
-        return import_module(f"surrogates.{name}")
+        import_module("numba")
     except ImportError:
         return None
+    return import_module(f"surrogates.{name}")
