@@ -133,8 +133,8 @@ class GradientPosterior(PointPosterior):
     def positive_probability(self, u: Tensor | None = None) -> Tensor:
         """The probability that a partial or a directional derivative is positive.
 
-        It is P(∂f/∂xᵢ > 0) = Φ(μᵢ/σᵢ), ``batch x q x d``, without u, and P(uᵀ∇f > 0) = Φ(uᵀ∇μ/√(uᵀ ∂σ² u)), ``batch x
-        q``, along directions u.
+        Without u it is P(∂f/∂xᵢ > 0) = Φ(μᵢ/σᵢ), ``batch x q x d``. Along directions u it is P(uᵀ∇f > 0) =
+        Φ(uᵀ∇μ/√(uᵀ ∂σ² u)), ``batch x q``.
         """
         if u is None:
             return positive_probability(self.mean, self.variance)

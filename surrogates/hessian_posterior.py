@@ -41,8 +41,8 @@ class HessianPosterior(PointPosterior):
 
     Variances exist if k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and other
     kernels that are smooth there; otherwise they raise a ValueError. Under Matérn 3/2 only the mean exists; at a data
-    point it is the limit. Directions and vectors raise a TypeError if they are no floating point tensors, and a
-    ValueError if they do not broadcast to the points or hold NaN or inf.
+    point it is the limit. Methods raise a TypeError if directions or vectors are no floating point tensors, and a
+    ValueError if these do not broadcast to the points or hold NaN or inf.
 
     Args:
         conditioning: The GP conditioned on the data.

@@ -68,7 +68,8 @@ class GradientModel(CholeskyGP):
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
         """The posterior of ∇f at X under any outcome transform, by samples and a delta-method mean.
 
-        X and errors are as in ``gradient_posterior``; Matérn 1/2 raises a ValueError too.
+        X and errors are as in ``gradient_posterior``, except that the outcome transform may be nonlinear; Matérn 1/2
+        raises a ValueError too.
         """
         conditioning = self.conditioning
         joint = self._joint(conditioning, *self._points(X)[:2])
@@ -97,9 +98,11 @@ class GradientModel(CholeskyGP):
     def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
         """The posterior covariance of f(x) and ∇f(x') for every pair of points, ``batch (x m) x q x q' x d``.
 
+        Errors are as in ``joint_posterior``.
+
         Args:
             X: The points x of the values, ``batch x q x d``.
-            X_gradient: The points x' of the gradients, ``batch x q' x d``. Errors are as in ``joint_posterior``.
+            X_gradient: The points x' of the gradients, ``batch x q' x d``.
         """
         conditioning = self.conditioning
         check_points(X_gradient, self.num_inputs, conditioning.X, "X_gradient")

@@ -37,11 +37,11 @@ class UncertaintyRule:
 
     Args:
         uncertainty: the measure's name.
-        threshold: c, at least 0; None: the measure's default.
+        threshold: c, finite and at least 0; None: the measure's default.
 
     Raises:
         TypeError: for a threshold that is not a number.
-        ValueError: for an unknown measure, or a negative threshold.
+        ValueError: for an unknown measure, or a threshold that is negative or not finite.
     """
 
     uncertainty: str
