@@ -39,13 +39,14 @@ class FirstOrder:
     def __init__(self, factory: UpdateRule, x: Tensor) -> None:
         self._factory = factory
         self._parameter = torch.nn.Parameter(torch.empty(0, dtype=x.dtype, device=x.device))
-        self._rule = factory(self._parameter)
-        held = [id(p) for group in getattr(self._rule, "param_groups", []) for p in group["params"]]
-        if not isinstance(self._rule, TorchOptimizer) or held != [id(self._parameter)]:
+        made: Any = factory(self._parameter) if callable(factory) else factory
+        held = [id(p) for group in getattr(made, "param_groups", []) for p in group["params"]]
+        if not isinstance(made, TorchOptimizer) or held != [id(self._parameter)]:
             raise TypeError(
-                "update_rule must return a torch optimizer of the parameter it is given, as in "
-                f"lambda p: torch.optim.Adam([p], lr=0.1); got {type(self._rule).__name__}"
+                "update_rule must be a function that returns a torch optimizer of the parameter it is given, as in "
+                f"lambda p: torch.optim.Adam([p], lr=0.1); got {type(made).__name__}"
             )
+        self._rule = made
         self._rates = [group["lr"] for group in self._rule.param_groups]
 
     @property

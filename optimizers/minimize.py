@@ -14,6 +14,7 @@ from optimizers.core.constraints import ConstrainedObjective, ConstraintsLike, p
 from optimizers.core.history import HistoryLike, as_history
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names, refuse_misspelt
+from optimizers.core.residuals import Loss
 from optimizers.core.result import Result, to_numpy
 from optimizers.evaluation import Evaluator, FailurePolicy
 from optimizers.progress import ProgressMode
@@ -155,7 +156,7 @@ def minimize(
         groups = tuple(group for group in parse_constraints(constraints) if not group.known)
         objective = ConstrainedObjective(fun, groups, batched) if groups and callable(fun) else fun
         options["constraints"] = constraints
-    if (residuals := options.get("residuals")) is not None and callable(fun):
+    if isinstance(residuals := options.get("residuals"), Loss) and callable(fun):
         objective = ConstrainedObjective(fun, (), batched, residuals.cost)
     if history is not None:
         options["history"] = history

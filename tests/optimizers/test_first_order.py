@@ -102,7 +102,7 @@ def test_state_round_trip_and_reset():
 
 @pytest.mark.parametrize(
     "factory",
-    [lambda p: None, lambda p: torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)],
+    ["adam", lambda p: None, lambda p: torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)],
 )
 def test_other_factories_are_refused(factory):
     with pytest.raises(TypeError, match="update_rule"):

@@ -117,6 +117,7 @@ class SurrogateTrustRegion(Optimizer):
     Raises:
         ValueError: if the prox has no ``value``, bounds leave nothing to search, an option is out of range, or
             ``x_scale`` is given with ``rescale=True`` or a prox.
+        TypeError: for an option of another type.
 
     References:
         M. J. D. Powell, The NEWUOA software for unconstrained optimization without derivatives, 2006.
@@ -145,6 +146,9 @@ class SurrogateTrustRegion(Optimizer):
         residuals: Loss | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
+        for name, given, kind in (("rules", rules, TrustRegionRules), ("residuals", residuals, Loss)):
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"{name} must be {kind.__name__}(...), got {given!r:.80}")
         groups = () if constraints is None else parse_constraints(constraints)
         if groups and common.get("prox") is not None:
             raise ValueError("a prox does not go with constraints: give what it says as constraints, or bounds")
@@ -157,11 +161,9 @@ class SurrogateTrustRegion(Optimizer):
                 raise ValueError("residuals cannot be combined with constraints or a prox; use bounds")
             self.constraint_set = ConstraintSet([residuals.group], np.empty(0))
         self.feasibility_tol = nonnegative("feasibility_tol", feasibility_tol)
-        self.feasibility_probability = feasibility_probability
-        if feasibility_probability is not None and not 0.5 <= feasibility_probability < 1.0:
-            raise ValueError(
-                f"feasibility_probability must be a probability from 0.5 to below 1, got {feasibility_probability!r}"
-            )
+        self.feasibility_probability = p = optional(nonnegative, "feasibility_probability", feasibility_probability)
+        if p is not None and not 0.5 <= p < 1.0:
+            raise ValueError(f"feasibility_probability must be a probability from 0.5 to below 1, got {p!r}")
         self.own_hyperparameters = check_boolean("own_hyperparameters", own_hyperparameters)
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from optimizers import SurrogateTrustRegion, run
+from optimizers import SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.radius import Radius, RadiusRule
 from optimizers.methods.trust_region.rules import DesignRule, FailureRule, GeometryRule, RestartRule, TrustRegionRules
@@ -104,6 +104,19 @@ def test_restarts_may_be_at_a_users_points():
 def test_an_option_out_of_range_is_refused_by_its_name(wrong):
     with pytest.raises(ValueError, match=r"RadiusRule\(poor=...\).*at least 0"):
         TrustRegionRules(radius=RadiusRule(poor=wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"rules": RULE}, r"rules must be TrustRegionRules\(...\), got RadiusRule"),
+        ({"residuals": "huber"}, r"residuals must be Loss\(...\), got 'huber'"),
+        ({"feasibility_probability": "high"}, "feasibility_probability must be a number, got 'high'"),
+    ],
+)
+def test_options_of_another_type_are_refused_by_their_names(wrong, says):
+    with pytest.raises(TypeError, match=says):
+        minimize(quadratic, [2.0, -3.0], max_queries=30, **wrong)
 
 
 def test_a_checkpoint_of_other_rules_is_refused():
