@@ -108,7 +108,7 @@ def figure(records: Sequence[Record]) -> Figure:
             panel.plot(x, y, color=look.color, ls=look.line, drawstyle="steps-post", **marks)
         panel.set(xscale="log", ylim=(0.0, 100.0 if shares else None))
 
-    labels = ("queries over the budget", "% left") if shares else ("queries / d", "share of targets")
+    labels = ("queries / budget", "% left") if shares else ("queries / d", "share of targets")
     columns = 4 if len(cells) == 4 else 3
     size: Any = {"columns": columns, "height": 1.9, "width": plotting.PAGE, "sharey": True, "legend": False}
     found = plotting.grid({title: title for title in cells}, draw_cell, xlabel=labels[0], ylabel=labels[1], **size)
