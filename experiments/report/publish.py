@@ -92,6 +92,9 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     seeds = len(facts["seeds"])
     data = " --data DIR" if facts["settings"].get("data") else ""
     command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}{data}"
+    present = results.as_json(experiment.settings(scale)) if scale in SCALES else {}
+    if any(facts["settings"][key] != value for key, value in present.items() if key != "data"):
+        command += "  # the settings of this scale have changed since this run"
     facts = {**facts, "scale": scale, "command": command}
     verdicts = results.render(experiment, settings, rows, target, facts, kinds=("png",), dpi=DPI)
     results.replace(kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if kept is packed else text)

@@ -185,6 +185,17 @@ def test_publishing_the_published_makes_all_that_follows_from_the_records_anew(f
     assert "2 panels" in (target / "ours.md").read_text() and "stand-in" not in (target / "ours.md").read_text()
 
 
+def test_a_command_says_where_its_scale_has_other_settings_than_the_run(folder, tmp_path, monkeypatch):
+    target = tmp_path / "published"
+    publish(folder, target)
+    command = "python -m experiments run toy-fig1 --scale paper --seeds 3"
+    assert entries.read(target, "toy-fig1").facts["command"] == command
+    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(FULL, scales={"paper": toy.Settings((5,))}))
+    publish(target, target)
+    changed = entries.read(target, "toy-fig1").facts["command"]
+    assert changed == f"{command}  # the settings of this scale have changed since this run"
+
+
 def test_verdicts_of_an_older_version_are_read(folder):
     path = folder / "toy-fig1.verdicts.json"
     (found,) = json.loads(path.read_text())
