@@ -83,10 +83,13 @@ def test_the_page_of_a_method_says_when_to_use_it_and_what_it_costs(package, kno
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_import_what_there_is(page):
+    given, names = set(), {}
     for block in _blocks(page):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in PACKAGES:
-                exec(ast.unparse(node), {})
+                given |= {alias.asname or alias.name for alias in node.names}
+                exec(ast.unparse(node), names)
+    assert given <= names.keys()
 
 
 @pytest.mark.slow
