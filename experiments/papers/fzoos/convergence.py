@@ -149,18 +149,7 @@ SHARED: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Fig3:
-    """Settings of Figure 3.
-
-    Attributes:
-        methods: variants of FZooS and baselines.
-        dim: d.
-        clients: N.
-        local_steps: T.
-        rounds: R.
-        heterogeneity: C.
-        num_features: M.
-        directions: Q of the baselines.
-    """
+    """Settings of Figure 3, with the names of ``comparison.Settings`` and one Q."""
 
     methods: tuple[str, ...] = THREE_GAMMAS + BASELINES
     dim: int = 300

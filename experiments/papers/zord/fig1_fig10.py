@@ -157,11 +157,8 @@ def plot_fig10(settings: Settings, rows: Rows) -> Figure:
         _draw_posterior(panel, name, where(first, of=name))
         title = f"{name}, {n} {'queries' if name == 'function' else 'in the window'}"
         panel.set(title=title, xlabel="x (in lengthscales)", ylabel=label)
-    looks = (
-        plotting.MethodStyle("function", plotting.VERMILION, "s", "--"),
-        MethodStyle("derivative", plotting.BLUE, "o"),
-    )
-    for look in looks:
+    function = MethodStyle("function", plotting.VERMILION, "s", "--")
+    for look in (function, MethodStyle("derivative", plotting.BLUE, "o")):
         plotting.draw(error, look, mean_curve(settings.num_queries, errors(settings, rows, look.label)))
     error.set(title="error", xlabel="queries n", ylabel="RMS error / prior sd", ylim=(0, None))
     error.legend(loc="upper right")
