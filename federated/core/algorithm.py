@@ -74,7 +74,7 @@ import torch
 from torch import Tensor
 
 from federated.core.aggregation import AGGREGATIONS, WEIGHTED
-from federated.core.configuration import check_weights, count_of, describe_option
+from federated.core.configuration import check_weights, count_of, describe_option, real_number
 from federated.core.messages import Broadcast, Message, MessageError, MessageSpec, TensorSpec
 from optimizers.core.bounds import BoundsLike, parse_bounds
 from optimizers.core.options import (
@@ -152,7 +152,7 @@ class Algorithm(ABC):
             a fraction of the sampled clients.
 
     Raises:
-        TypeError: if an option's name is unknown.
+        TypeError: if an option's name is unknown, or a value is not of its type.
         ValueError: if an argument is out of range, or a sample larger than the federation.
     """
 
@@ -201,12 +201,11 @@ class Algorithm(ABC):
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         if self.aggregation not in WEIGHTED and len(set(self.weights)) > 1:
             raise ValueError(f"aggregation {aggregation!r} ignores weights: leave them equal")
-        if not 0.0 <= trim < 0.5:
+        self.trim, self.gate, self.quorum = real_number("trim", trim), real_number("gate", gate), quorum
+        if not 0.0 <= self.trim < 0.5:
             raise ValueError(f"trim must be in [0, 0.5), got {trim}")
-        self.trim = float(trim)
-        if not gate > 1.0:
+        if not self.gate > 1.0:
             raise ValueError(f"gate must be greater than 1, got {gate}: math.inf disables it")
-        self.gate, self.quorum = float(gate), quorum
         self.needed = count_of("quorum", quorum, self.participants, math.ceil)
 
     # For subclasses to implement.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,8 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from optimizers.core.values import numeric
 from optimizers.directions.groups import Groups
 from optimizers.first_order import FirstOrder
+
+
+def real_number(name: str, value: Any) -> float:
+    """Returns a number as a float, NaN and infinity included; ``TypeError`` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def count_of(name: str, value: float | int, total: int, rounding: Callable[[float], int]) -> int:
@@ -24,8 +31,7 @@ def count_of(name: str, value: float | int, total: int, rounding: Callable[[floa
         TypeError: if the value is not a number.
         ValueError: if an integer is not in 1 … ``total``, or a float not in (0, 1].
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+    real_number(name, value)
     whole = isinstance(value, int | np.integer)
     if not 0 < value <= (total if whole else 1):
         raise ValueError(f"{name} is {value}: it must be an integer from 1 to {total}, or a float share in (0, 1]")
@@ -36,16 +42,17 @@ def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float,
     """Returns the clients' weights as floats; None gives equal weights.
 
     Raises:
+        TypeError: if they are not real numbers.
         ValueError: if the number of weights is not N, or a weight is not positive and finite.
     """
     if weights is None:
         return (1.0,) * clients
-    given = tuple(float(w) for w in weights)
-    if len(given) != clients:
-        raise ValueError(f"expected {clients} weights, one for each client, got {len(given)}")
-    if not all(w > 0.0 and math.isfinite(w) for w in given):
-        raise ValueError(f"weights must be positive and finite, got {list(given)!r:.200}")
-    return given
+    given = numeric("weights", weights).double()
+    if given.shape != (clients,):
+        raise ValueError(f"expected {clients} weights, one for each client, got shape {tuple(given.shape)}")
+    if not bool((torch.isfinite(given) & (given > 0.0)).all()):
+        raise ValueError(f"weights must be positive and finite, got {given.tolist()!r:.200}")
+    return tuple(given.tolist())
 
 
 def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tuple[int, ...]:

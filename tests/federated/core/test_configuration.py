@@ -39,6 +39,20 @@ def test_integers_are_counts_and_floats_shares():
             count_of("participation", bad, 8, round)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"weights": "even"}, "weights must be real numbers"),
+        ({"weights": 3}, r"expected 4 weights, one for each client, got shape \(\)"),
+        ({"trim": "a"}, "trim must be a number, got 'a'"),
+        ({"gate": "off"}, "gate must be a number, got 'off'"),
+    ],
+)
+def test_options_of_another_type_are_refused_by_their_names(options, says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        fedzo(**options)
+
+
 def test_client_seeds_do_not_collide():
     seeds = {client_seed(s, i) for s in range(50) for i in range(50)}
     assert len(seeds) == 2500 and all(0 <= seed < 2**64 for seed in seeds)
