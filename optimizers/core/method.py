@@ -51,6 +51,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -148,6 +149,11 @@ class MethodTools(ABC):
         return found
 
     def _state(self) -> dict[str, Any]:
+        if self.state is not None and not is_dataclass(self.state):
+            name, kind = type(self).__name__, type(self.state).__name__
+            raise TypeError(
+                f"{name}.state must be a dataclass, got {kind}; for other states define _state, _load_state"
+            )
         return {} if self.state is None else save_fields(self.state)
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -264,6 +270,8 @@ class MethodTools(ABC):
 
     def _points_batch(self, points: Tensor, *, info: Mapping[str, Any] | None = None) -> Batch:
         """A batch of explicit points in search coordinates, shape ``q x d``."""
+        if not isinstance(points, Tensor):
+            raise TypeError(f"{type(self).__name__} asks for points that are no tensor: {points!r:.80}")
         if points.ndim != 2 or points.shape[1] != self.dimension:
             raise ValueError(
                 f"{type(self).__name__} asks for points of shape {tuple(points.shape)}: _ask and _ask_another must "

@@ -232,6 +232,7 @@ def test_a_method_that_asks_no_more_ends_with_its_result(workers):
     ("asks", "says"),
     [
         (lambda o: o._points_batch(o._x), r"Wrong asks for points of shape \(2,\): _ask and .* q x d"),
+        (lambda o: o._points_batch([[0.0, 0.0]]), r"Wrong asks for points that are no tensor: \[\[0.0"),
         (lambda o: o._points_batch(torch.zeros(3, 4)), r"points of shape \(3, 4\): _ask .* q x 2"),
         (lambda o: o._directions_batch([0, 1], [0.5]), r"Wrong asks for directions of 2 rows .* shape \(1,\)"),
         (lambda o: o._x[None], r"Wrong\._ask must return a Batch, .* got tensor"),
@@ -246,7 +247,7 @@ def test_errors_of_a_batch_name_the_hook(asks, says):
         Wrong([0.0, 0.0], max_queries=9).ask()
 
 
-def test_hooks_that_return_something_else_are_named():
+def test_hooks_and_states_of_another_type_are_named():
     class Forgets(Fixed):
         def _next_queries(self):
             pass
@@ -254,6 +255,9 @@ def test_hooks_that_return_something_else_are_named():
     with pytest.raises(TypeError, match=r"Forgets\._next_queries must return an integer, got None"):
         Forgets([0.0], max_queries=9)
     opt = Fixed([0.0], max_queries=9)
+    opt.state = {"moves": 0}
+    with pytest.raises(TypeError, match=r"Fixed\.state must be a dataclass, got dict"):
+        opt.state_dict()
     opt.ask()
     opt._ask_another = lambda pending, spare: torch.zeros(1)
     with pytest.raises(TypeError, match=r"Fixed\._ask_another must return a Batch, .* got tensor"):
