@@ -509,6 +509,12 @@ def test_a_copy_of_published_tables_is_gone_on_from(box, monkeypatch, tmp_path):
 # The page.
 
 
+@pytest.mark.parametrize("suite", suites.BOXES)
+def test_all_seeds_of_black_boxes_are_on_one_board(suite):
+    records = [record("random", 1.0, next(iter(suites.BOXES[suite])), 5, seed, suite) for seed in (11, 16)]
+    assert list(page.by_name(records)) == [f"problems-{suite}"]
+
+
 def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     records = made(("trust_region", "cobyqa", "cobyqa_wide", "cma", "random", "l_bfgs_b", "gld", "rgf", "es"))
     text = page.write("problems-bbob", records, tmp_path, "typed")

@@ -92,7 +92,7 @@ def name_of(record: Record) -> str:
     factor = problem.queries // problem.dimension
     usual = problem.suite in BOXES or factor == SUITES[problem.suite].factor
     name = f"problems-{problem.suite}" if usual else f"problems-{problem.suite}-{factor}d"
-    return f"{name}-fresh" if problem.instance in FRESH and problem.suite != "real" else name
+    return f"{name}-fresh" if problem.instance in FRESH and problem.suite not in BOXES else name
 
 
 def by_name(records: Sequence[Record]) -> dict[str, list[Record]]:
