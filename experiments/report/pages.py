@@ -81,7 +81,7 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
         f"See also: {', '.join(links)}." if links else "",
     ]
     for name, own in by_page(entries).items():
-        blocks += [f"## [{title(name)}]({name}.md)", *_points(name, own)]
+        blocks += [f"## [{title(name)}]({name}.md)", *(_points(name, own) or [f"{_counts(own)}."])]
     blocks += ["## How a claim is judged", text(RULE)]
     return page(*blocks, "## Every figure and table", _figures(entries, "{}.md"))
 
