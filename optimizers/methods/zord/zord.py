@@ -41,8 +41,8 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     - line 3: it starts at x, the last iterate x_{t−1} in the paper, the best point by default (``start``);
     - lines 4 to 6, ``virtual_steps``: z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP conditioned on the
-      ``window`` queries nearest to z. The first step is always taken; further ones as long as ``uncertainty`` at z is
-      below its threshold (``UncertaintyRule``), at most ``max_virtual_steps``;
+      ``window`` queries nearest to z. The first step is always taken; further ones as long as the rule ``uncertainty``
+      allows them at z (``UncertaintyRule``), at most ``max_virtual_steps``;
     - lines 7 and 8: f is queried at z, one query per iteration, and the value joins the trajectory.
 
     The GP (``WindowSurrogate``) has an isotropic Matern 5/2 kernel and standardises the values of each window. Without
