@@ -2,7 +2,7 @@
 
 Times are medians per call: processor time on one thread, wall-clock time on several (``--threads``). Competitors that
 need more than ``--memory``, or were slower than ``--patience`` in a smaller cell, are left out and listed. Memory is
-the increase of the peak during one call.
+the increase of the peak during one call. With ``--device cuda`` times are wall-clock times until the device is done.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
         d=((10, 100, 784, 2189, 10_000, 100_000), "inputs"),
         q=((1, 100), "query points"),
         threads=((1,), "threads"),
+        device=("cpu", "device of the data and models"),
         seconds=(0.5, "approximate measured seconds per call"),
         memory=(6.0, "largest memory of a competitor in GB"),
         patience=(20.0, "seconds per call above which a competitor is left out of larger cells"),
@@ -90,10 +91,17 @@ def main(arguments: Sequence[str]) -> int:
     table.trim_significant_figures()
     targets = _targets({key: timing.median for key, timing in times.items()})
     if WIDE in itertools.product(options.n, options.d, options.q):
-        megabytes = peak_memory(peers.our_mean_and_trace(Problem(*WIDE)))
+        call = peers.our_mean_and_trace(Problem(*WIDE, device=options.device))
+        megabytes = peak_memory(call, options.device)
         targets.append(Target(f"mean+trace: megabytes above the data, {_cell(*WIDE)}", megabytes, MEGABYTES))
     rows = [(*key, timing.median) for key, timing in times.items()]
-    return output.write(options.out, "derived-gp", [str(table), *left_out, *output.target_lines(targets)], rows=rows)
+    return output.write(
+        options.out,
+        "derived-gp",
+        [str(table), *left_out, *output.target_lines(targets)],
+        device=options.device,
+        rows=rows,
+    )
 
 
 def _times(options: argparse.Namespace) -> tuple[dict[Key, Measurement], list[str]]:
@@ -101,7 +109,7 @@ def _times(options: argparse.Namespace) -> tuple[dict[Key, Measurement], list[st
     times, left_out, slow = dict[Key, Measurement](), list[str](), dict[Competitor, float]()
     cells = list(itertools.product(options.threads, options.q, options.d, options.n))
     for threads, q, d, n in tqdm(cells, desc="cells", disable=None):
-        problem = Problem(n, d, q)
+        problem = Problem(n, d, q, device=options.device)
         for one in COMPETITORS:
             gigabytes, before = 8e-9 * one.numbers(n, d, q), slow.get(one, 0.0)
             if gigabytes > options.memory or before > options.patience:
@@ -109,7 +117,7 @@ def _times(options: argparse.Namespace) -> tuple[dict[Key, Measurement], list[st
                 left_out.append(f"left out at {_cell(n, d, q)}: {one.name}, {one.gives}, {why}")
                 continue
             names = {"label": f"{one.gives}, d = {d}, q = {q}", "sub_label": one.name, "description": f"n = {n}"}
-            found = timed(one.make(problem), options.seconds, threads, **names)
+            found = timed(one.make(problem), options.seconds, threads, options.device, **names)
             times[one.name, one.gives, n, d, q, threads], slow[one] = found, found.median
     return times, left_out
 

@@ -37,52 +37,55 @@ def main(arguments: Sequence[str]) -> int:
         arguments,
         dimension=(100_000_000, "d of the timed update"),
         perturbations=(1, "P"),
+        device=("cpu", "device of x and H"),
         seconds=(3.0, "approximate measured seconds of each update"),
         replay_dimension=(1_000_000, "d of the replay"),
         rounds=(100, "number of replayed rounds"),
     )
-    times, memory = measure(options.dimension, options.seconds, options.perturbations)
-    replay = replayed(options.replay_dimension, options.rounds)
+    times, memory = measure(options.dimension, options.seconds, options.perturbations, options.device)
+    replay = replayed(options.replay_dimension, options.rounds, options.device)
     text = summary(times, memory, replay, options.dimension, options.perturbations)
     seconds = {name: timing.median for name, timing in times.items()}
-    return output.write(options.out, "hiso", text, seconds=seconds, megabytes=memory, replay=replay)
+    return output.write(
+        options.out, "hiso", text, device=options.device, seconds=seconds, megabytes=memory, replay=replay
+    )
 
 
-def measure(d: int, seconds: float, count: int) -> tuple[dict[str, Measurement], dict[str, float]]:
+def measure(d: int, seconds: float, count: int, device: str) -> tuple[dict[str, Measurement], dict[str, float]]:
     """Returns the time of each way to compute the update, and the megabytes that one call adds."""
-    x, hessian = torch.ones(d, dtype=torch.float32), torch.ones(d, dtype=torch.float32)
+    x, hessian = torch.ones(2, d, dtype=torch.float32, device=device)
     directions, terms = Directions(0, d), [(0, p, 0.1) for p in range(count)]
-    grouped = GroupDiagonal(Groups(min(d, 100), d), torch.ones(min(d, 100)))
+    grouped = GroupDiagonal(Groups(min(d, 100), d), torch.ones(min(d, 100), device=device))
 
     calls: dict[str, Call] = {
         "ours, x and H": lambda: update(x, directions, terms, 1e-3, hessian=hessian, learning=RULE.eq12),
         "ours, one number a group": lambda: update(x, directions, terms, 1e-3, hessian=grouped),
         "torch, whole vectors": lambda: torch_step(x, hessian, count),
     }
-    times = {name: timed(call, seconds) for name, call in calls.items()}
-    return times, {name: peak_memory(call) for name, call in calls.items()}
+    times = {name: timed(call, seconds, device=device) for name, call in calls.items()}
+    return times, {name: peak_memory(call, device) for name, call in calls.items()}
 
 
 def torch_step(x: Tensor, hessian: Tensor, count: int) -> None:
     """Computes the step with whole vectors: Δx = H^(−1/2) Σ c u, x ← x − ηΔx, H ← (1 − ν)H + ν(Δx² + ε)."""
-    delta = sum(0.1 * torch.randn(x.shape) for _ in range(count)) / hessian.sqrt()
+    delta = sum(0.1 * torch.randn_like(x) for _ in range(count)) / hessian.sqrt()
     x.copy_(x - 1e-3 * delta)
     hessian.copy_((1.0 - RULE.weight) * hessian + RULE.weight * (delta.square() + RULE.epsilon))
 
 
-def replayed(d: int, rounds: int) -> dict[str, float]:
+def replayed(d: int, rounds: int, device: str) -> dict[str, float]:
     """Returns the seconds to replay ``rounds`` rounds, and the number of coordinates that differ from the server's."""
-    algorithm = HiSo(torch.ones(d, dtype=torch.float32), clients=1, local_steps=1, perturbations=1)
+    algorithm = HiSo(torch.ones(d, dtype=torch.float32, device=device), clients=1, local_steps=1, perturbations=1)
     server, client = algorithm.model(), algorithm.model()
     generator = torch.Generator().manual_seed(0)
-    scalars = [torch.randn(1, generator=generator) for _ in range(rounds)]
+    scalars = [torch.randn(1, generator=generator).to(device) for _ in range(rounds)]
     for number, told in enumerate(scalars, 1):
         server.follow(number, told)
 
-    start = time.process_time()
+    start = time.perf_counter()
     for number, told in enumerate(scalars, 1):
         client.follow(number, told)
-    seconds = time.process_time() - start
+    seconds = time.perf_counter() - start
     differ = sum(
         int((a.view(torch.int32) != b.view(torch.int32)).sum())
         for a, b in zip(server.vectors().values(), client.vectors().values(), strict=True)

@@ -35,20 +35,22 @@ class Problem:
         d: number of inputs.
         q: number of query points.
         seed: seed of the data.
+        device: device of the data.
     """
 
     n: int
     d: int
     q: int
     seed: int = 0
+    device: str = "cpu"
     X: Tensor = field(init=False)
     Y: Tensor = field(init=False)
     x: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        self.X = torch.rand(self.n, self.d, dtype=torch.float64, generator=generator)
-        self.x = torch.rand(self.q, self.d, dtype=torch.float64, generator=generator)
+        self.X = torch.rand(self.n, self.d, dtype=torch.float64, generator=generator).to(self.device)
+        self.x = torch.rand(self.q, self.d, dtype=torch.float64, generator=generator).to(self.device)
         self.Y = (6 * self.X[:, : min(self.d, 10)]).sin().sum(-1, keepdim=True)
 
     @property
@@ -58,7 +60,7 @@ class Problem:
 
     def model(self, make: type[Model]) -> Model:
         """Creates a BoTorch model of the data, with the problem's noise and kernel."""
-        return make(
+        model = make(
             self.X,
             self.Y,
             likelihood=gaussian_likelihood(NOISE),
@@ -66,6 +68,7 @@ class Problem:
             mean_module=ZeroMean(),
             outcome_transform=None,
         )
+        return model.to(self.device)
 
     @cached_property
     def gp(self) -> DerivedGP:
@@ -164,6 +167,7 @@ def kernel_grad(problem: Problem) -> Call:
     kernel = ScaleKernel(Matern52KernelGrad()).double()
     kernel.base_kernel.lengthscale = torch.tensor(problem.lengthscale, dtype=torch.float64)
     kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)
+    kernel.to(problem.device)
     width, known = problem.d + 1, problem.gp.conditioning
     factor, alpha = known.factor, known.alpha
 

@@ -12,12 +12,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch.utils.benchmark import Measurement, Timer
+from torch.utils.benchmark import timer as synchronized
 
 Call = Callable[[], object]
 
 
-def timed(call: Call, seconds: float, threads: int = 1, **names: str) -> Measurement:
+def timed(call: Call, seconds: float, threads: int = 1, device: str = "cpu", **names: str) -> Measurement:
     """Times a call with ``torch.utils.benchmark``, which does not count the first runs.
 
     Args:
@@ -25,9 +27,12 @@ def timed(call: Call, seconds: float, threads: int = 1, **names: str) -> Measure
         seconds: approximate measured time; at least one run.
         threads: torch's number of threads. With one the time is processor time, which excludes other work on the
             machine; with several it is wall-clock time.
+        device: the device of the call; on an accelerator the time is wall-clock time until its work is done.
         **names: ``label``, ``sub_label`` and ``description`` of the measurement.
     """
     clock = time.process_time if threads == 1 else time.perf_counter
+    if device != "cpu":
+        clock = synchronized
     timer = Timer("call()", globals={"call": call}, timer=clock, num_threads=threads, **names)
     return timer.blocked_autorange(min_run_time=seconds)
 
@@ -60,12 +65,17 @@ def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[d
         yield spent
 
 
-def peak_memory(call: Call) -> float:
-    """Returns the megabytes by which a call raises the process's peak resident memory; NaN without Linux's /proc.
+def peak_memory(call: Call, device: str = "cpu") -> float:
+    """Returns the megabytes by which a call raises the peak of the device's memory; NaN without Linux's /proc.
 
-    The call runs in a fork after the allocator has returned its free memory, so that earlier memory does not hide its
-    own.
+    On the CPU this is the process's resident memory. The call runs in a fork after the allocator has returned its free
+    memory, so that earlier memory does not hide its own. On CUDA it is what torch has allocated.
     """
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
     if not os.path.exists("/proc/self/clear_refs"):
         return math.nan
     gc.collect()
