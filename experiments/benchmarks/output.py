@@ -61,14 +61,17 @@ def target_lines(targets: Iterable[Target]) -> list[str]:
     return lines
 
 
-def write(out: Path, name: str, lines: Iterable[str], device: str = "cpu", **numbers: Any) -> int:
+def write(out: Path, name: str, lines: Iterable[str], **numbers: Any) -> int:
     """Writes ``benchmark-NAME.json`` (numbers, machine, versions) and the text; prints the text.
 
     Returns:
         Exit status 0, even if a target is missed, which the text reports.
     """
     out.mkdir(parents=True, exist_ok=True)
-    report, text = {"machine": machine(device), "versions": versions(), **numbers}, "\n".join(lines)
+    report, text = (
+        {"machine": machine(numbers.get("device", "cpu")), "versions": versions(), **numbers},
+        "\n".join(lines),
+    )
     (out / f"benchmark-{name}.json").write_text(json.dumps(report, indent=1))
     (out / f"benchmark-{name}.txt").write_text(text + "\n")
     print(f"{text}\n\nwritten: {out}/benchmark-{name}.json, .txt")
