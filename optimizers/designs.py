@@ -12,10 +12,10 @@ from optimizers.directions.directions import Directions
 from surrogates.checks import positive, positive_integer
 
 Seed = int | np.random.Generator
-"""An integer, or a NumPy generator to draw from."""
+"""A seed: an integer, or a NumPy generator that draws it."""
 
 RESOLUTION = 2**32
-"""Positions within a stratum are multiples of 1/RESOLUTION, so that none is rounded into the next stratum."""
+"""Positions within a stratum are multiples of 1/RESOLUTION, so that no position is rounded into the next stratum."""
 
 
 def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:
@@ -45,7 +45,7 @@ def sobol(num_points: int, dimension: int, seed: Seed) -> Tensor:
     Args:
         num_points: n.
         dimension: d, at most 21,201 (torch's table of direction numbers).
-        seed: seed of the scrambling, or a generator from which it is drawn.
+        seed: seed of the scrambling, or a generator that draws this seed.
 
     Raises:
         ValueError: if n or d is less than 1, or d exceeds 21,201.
@@ -66,16 +66,16 @@ def sobol(num_points: int, dimension: int, seed: Seed) -> Tensor:
 def local_cloud(
     center: Tensor, num_points: int, radius: float, seed: int, *, distribution: str = "sphere", step: int = 0
 ) -> Tensor:
-    """The points center + scale·u(seed, step, row) for rows 0 … n − 1, ``n x d``.
+    """Points in random directions from a center, at the distance ``radius``, ``n x d``.
 
     Args:
         center: the center, shape ``d``; the points have its dtype and device.
         num_points: n.
-        radius: the distance of the points from the center (its root mean square for ``"normal"``).
+        radius: the distance from the center (its root mean square for ``"normal"``).
         seed: seed of the directions u.
-        distribution: the distribution of the directions, see ``Directions``. With ``"orthonormal"`` each d consecutive
-            points span the space.
-        step: step in the address of the directions.
+        distribution: the distribution of the directions, see ``Directions``. With ``"orthonormal"``, any rows k d to k
+            d + d − 1 are orthogonal.
+        step: the step for which ``Directions`` gives the directions of rows 0 to n − 1.
 
     Raises:
         ValueError: for a center that is not a vector, a radius or n that is not positive, or an unknown distribution.

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 FailurePolicy = Literal["skip", "retry", "raise"]
 
 Call = Callable[[], list[Any]]
-"""A function that evaluates points of a batch and returns their values or rows, NaN or infinite for failed queries."""
+"""A function that evaluates points and returns their values, or rows (f, c); NaN and ±inf mark failed queries."""
 
 
 class FailedQueryError(RuntimeError):
@@ -43,16 +43,17 @@ class Evaluator:
     Attributes:
         fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d`` points
             and returns q numbers. If the variables have names (``Space``), a point is a dictionary, and q points are a
-            list of these. A method ``evaluate_at(batch, i)``, as ``ModuleObjective`` has, is called instead.
+            list of these. An objective with a method ``evaluate_at(batch, i)``, such as ``ModuleObjective``, gets the
+            batch and an index instead of a point.
         numpy: whether points are NumPy arrays instead of tensors.
         batched: whether a batch is evaluated in one call.
-        on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries`` times and
-            while the budget lasts, counts every evaluation, and then reports NaN; ``"raise"`` raises the objective's
-            exception, or ``FailedQueryError``. The first exception of each type is logged as a warning, later ones at
-            level DEBUG; a result's ``nfail`` counts all.
+        on_failure: ``"skip"`` reports NaN. ``"retry"`` evaluates a failed point at most ``retries`` more times while
+            the budget lasts, then reports NaN; every evaluation counts. ``"raise"`` raises the objective's exception,
+            or ``FailedQueryError``. The first exception of each type is logged as a warning, later ones at level DEBUG;
+            ``nfail`` of a result counts all failures.
         retries: the largest number of further evaluations of a point under ``"retry"``.
         name: the objective's name in messages.
-        traced: the types and places of exceptions whose traceback has been logged; evaluators may share the set.
+        traced: the types and places of exceptions whose traceback has been logged; evaluators may share this set.
     """
 
     fun: Callable[[Any], Any]
@@ -71,7 +72,7 @@ class Evaluator:
         check_boolean("batched", self.batched)
         check_choice("on_failure", self.on_failure, get_args(FailurePolicy))
         if self.in_place and self.batched:
-            raise ValueError(f"{type(self.fun).__name__} is evaluated in place, one point at a time")
+            raise ValueError(f"{type(self.fun).__name__} is evaluated in place, one point at a time: leave out batched")
         check_integer("retries", self.retries, 0)
 
     @property
@@ -103,10 +104,10 @@ class Evaluator:
         return torch.tensor([*values.values()], dtype=torch.float64), retried
 
     def calls(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Call]]:
-        """Yields (indices, call) for the points with these indices, in order; the call evaluates them.
+        """Yields pairs of point indices and a call that evaluates these points.
 
-        There is one call for all points if ``batched``, otherwise one for each, made when it is yielded. A call can be
-        pickled if the objective can.
+        If ``batched``, there is one pair with all indices; otherwise one for each index, in order, made when it is
+        yielded. A call can be pickled if the objective can.
         """
         if self.batched:
             yield rows, partial(_numbers, self.fun, len(rows), self._hand_out(batch, batch.points(rows)))
@@ -119,15 +120,15 @@ class Evaluator:
         return handed_out(points, None if batch.domain is None else batch.domain.space, arrays=self.numpy)
 
     def outcome(self, call: Callable[[], list[Any]], where: str, *, first: bool = False) -> list[Any] | None:
-        """The values that a call returns, NaN for failed queries; None if it raised and the policy allows that.
+        """Runs a call and returns its values, NaN for failed queries; None if it raised an exception that is skipped.
 
         Args:
             call: a call of ``calls``, or a future's ``result``.
-            where: the query, for messages.
-            first: whether it is the first query of a run, whose exception is always raised.
+            where: a description of the query for messages.
+            first: whether the query is the first of a run; its exception is always raised.
 
         Raises:
-            StopIteration: if the function raises it, which ends a run under every policy.
+            StopIteration: if the objective raises it, which ends a run under every ``on_failure``.
         """
         try:
             values = call()

@@ -33,7 +33,7 @@ class FirstOrder:
         x: a point of shape ``d``, from which the parameter takes dtype and device.
 
     Raises:
-        TypeError: if the factory does not return a torch optimizer of the parameter it was given.
+        TypeError: if the factory does not return a torch optimizer of the given parameter.
     """
 
     def __init__(self, factory: UpdateRule, x: Tensor) -> None:
@@ -43,7 +43,7 @@ class FirstOrder:
         held = [id(p) for group in getattr(made, "param_groups", []) for p in group["params"]]
         if not isinstance(made, TorchOptimizer) or held != [id(self._parameter)]:
             raise TypeError(
-                "update_rule must be a function that returns a torch optimizer of the parameter it is given, as in "
+                "update_rule must be a function that returns a torch optimizer of the given parameter, as in "
                 f"lambda p: torch.optim.Adam([p], lr=0.1); got {type(made).__name__}"
             )
         self._rule = made
@@ -63,7 +63,7 @@ class FirstOrder:
         return self.step_size if plain else None
 
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
-        """Takes a step from x; returns the new point, a new tensor, and the learning rate of the step.
+        """Takes a step from x; returns the new point as a new tensor, and the learning rate of the step.
 
         If numba is installed, steps of plain Adam in float64 on the CPU are compiled and equal torch's up to rounding.
         """
@@ -100,7 +100,7 @@ class FirstOrder:
         return torch.from_numpy(moved)
 
     def reset(self, scale: float = 1.0) -> None:
-        """Restarts the rule, with ``scale`` times the factory's learning rates."""
+        """Makes a new torch optimizer, with ``scale`` times the factory's learning rates."""
         self._rule = self._factory(self._parameter)
         self.rescale(scale)
 

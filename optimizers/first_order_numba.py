@@ -9,7 +9,7 @@ import numba
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def adam_step(x, gradient, mean, square, count, rate, beta1, beta2, eps, moved):  # type: ignore[no-untyped-def]
-    """Writes x − rate m̂/(√v̂ + ε) to ``moved``, as ``torch.optim.Adam``, and updates ``mean`` (m) and ``square`` (v).
+    """Writes Adam's x − rate m̂/(√v̂ + ε) to ``moved``, and updates ``mean`` (m) and ``square`` (v).
 
     Vectors have shape ``d``; ``count`` is the number of steps, this one included.
     """

@@ -1,4 +1,4 @@
-"""``least_squares``: minimizes a sum of squared residuals, or of losses of them, from values of the residuals."""
+"""``least_squares``: minimizes a sum of squares, or of other losses, of residuals without derivatives."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def least_squares(
     f_scale: float = 1.0,
     **options: Any,
 ) -> Result:
-    """Minimizes F(x) = ½ C² Σᵢ ρ((rᵢ(x)/C)²), given a function that computes the residuals r, without derivatives.
+    """Minimizes F(x) = ½ C² Σᵢ ρ((rᵢ(x)/C)²) for residuals r, a loss ρ and a scale C, without derivatives.
 
     This is the default method of ``minimize`` with a Gaussian process for each residual instead of one for F. The
-    processes share hyper-parameters and one Cholesky factor. A step minimizes F of the posterior means in the trust
-    region; the Hessian of this model is the Gauss-Newton matrix plus the curvature of the residuals' models. A run
-    begins with x0 and one point along each variable, which determine a first Jacobian. Residuals may be noisy. A query
-    fails if any residual is NaN.
+    processes share hyper-parameters and one Cholesky factor. A step minimizes, in the trust region, F with the
+    residuals replaced by their posterior means; the Hessian of this model is the Gauss-Newton matrix plus the curvature
+    of the means. A run begins with x0 and one point along each variable, which determine a first Jacobian. Residuals
+    may be noisy. A query fails if any residual is NaN.
 
     Args:
         r: function that computes the residuals, shape ``m``, of a point, shape ``d``; with ``batched``, the residuals,
@@ -58,8 +58,8 @@ def least_squares(
             shape ``m``, and returns ρ(z), ρ'(z) and ρ''(z), ``3 x m``, as for ``scipy.optimize.least_squares``.
         f_scale: C, the size above which a residual counts as an outlier; it has no effect with ``"linear"``.
         **options: the other arguments of ``minimize`` (such as ``seed``, ``workers``, ``executor``, ``checkpoint``,
-            ``target``, a value of F) and of ``SurrogateTrustRegion`` (``radius``, ``window``, ``x_scale``). A
-            ``history`` is (X, R), where R, ``n x m``, has the residuals at the points.
+            ``target`` for F) and of ``SurrogateTrustRegion`` (``radius``, ``window``, ``x_scale``). A ``history`` is
+            (X, R), where R, ``n x m``, has the residuals at the points.
 
     Returns:
         A ``Result`` with the entries of ``scipy.optimize.least_squares``: ``x``; ``cost``, F at x; ``fun``, the
@@ -67,11 +67,12 @@ def least_squares(
         and modified for ``loss`` so that JᵀJ approximates the Hessian of F; ``grad``, the gradient of F, shape ``d``;
         ``optimality``, the maximum norm of ``grad`` after each component with a bound in the direction of descent is
         multiplied by the distance to this bound; ``active_mask``, −1 at a lower bound and 1 at an upper one. If
-        residuals are noisy, ``x`` is the query of least expected F, and ``fun`` has posterior means. ``status``,
+        residuals are noisy, ``x`` is the query of least expected F, and ``fun`` holds posterior means. ``status``,
         ``message``, ``success`` and ``history`` (of F) are as in ``minimize``.
 
     Raises:
-        ValueError: for an unknown loss, a method, constraints or a prox, or as ``minimize`` does.
+        ValueError: for an unknown loss, for the arguments ``method``, ``constraints`` and ``prox``, and whenever
+            ``minimize`` raises it.
         TypeError: for an unknown option.
     """
     if (method := options.pop("method", "trust_region")) != "trust_region":

@@ -72,49 +72,49 @@ def minimize(
     progress: ProgressMode = "auto",
     **options: Any,
 ) -> Result:
-    """Minimizes ``fun`` (+ ψ, if a prox is given) from its values.
+    """Minimizes ``fun``, plus ψ if a prox is given, from values of ``fun``.
 
     After a first Ctrl-C no new query starts, running queries get 5 s to finish, and the result so far is returned with
     status 98; a second one raises ``KeyboardInterrupt`` at once.
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``: a tensor, array or list. None: methods with a model of f begin at the best point
-            of the history or, without one, of a Sobol' design in the bounds.
+        x0: initial point, shape ``d``: a tensor, array or list. If None, a method with a model of f begins at the best
+            point of the history or, without a history, of a Sobol' design in the bounds.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
-            methods on COCO's functions (``experiments/published/which-method.md``); it needs a prox with values.
+            methods on COCO's functions (``experiments/published/which-method.md``); its prox needs a method ``value``.
         max_queries: query budget, never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned. ``Space`` adds
             integers, log scales and names.
         history: earlier evaluations, ``(X, y)`` or a ``History``, for methods with a model of f; see ``Optimizer``.
             They do not count against the budget, and the result may be one of them.
         constraints: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries, ``CheapConstraint``,
-            ``ReturnedConstraints``, or a list of these, for the default method. A query evaluates f and all constraints
-            that are not known, and counts once.
+            ``ReturnedConstraints``, or a list of these, for the default method. One query evaluates f and all
+            constraints except linear and cheap ones.
         prox: proximal operator of ψ.
         seed: seed of the run.
         callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
             or raising ``StopIteration``.
         target: stop when f + ψ reaches this value.
-        numpy: whether ``fun``, callbacks and the result have NumPy arrays instead of tensors. None: they do unless x0,
-            or without x0 the history's X, is a tensor.
+        numpy: whether ``fun`` and callbacks get, and the result has, NumPy arrays instead of tensors. None: yes, unless
+            x0 (without x0: the history's X) is a tensor.
         batched: whether ``fun`` takes all points of a batch at once.
-        workers: the largest number of concurrent queries, in the executor or in threads. With more than one, methods
-            that can (such as ZoRD and TuRBO) choose further points while others are pending; the run then depends on
-            the seed and the order in which values arrive. None: one query, or with an executor all points of one batch,
-            whose result does not depend on the order.
+        workers: the largest number of concurrent queries, in the executor or in threads. With more than one, some
+            methods (such as ZoRD and TuRBO) choose further points while others are pending; the run then depends on the
+            seed and the order in which values arrive. None: one query or, with an executor, all points of a batch; the
+            run then does not depend on the order.
         executor: any object with ``submit``, such as a ``concurrent.futures.Executor``, loky's, Dask's
             ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``. Processes
-            need a picklable ``fun``. A query whose job died has failed. ``concurrent.futures.BrokenExecutor`` is raised
-            if the executor breaks, cancels, or cannot send ``fun``. If the program is killed, processes of your pool
-            remain unless it is ``ProcessPoolExecutor(initializer=follow_parent)``, with ``follow_parent`` of
-            ``optimizers.running.interrupts``.
+            need a picklable ``fun``. A query whose job dies counts as failed. ``concurrent.futures.BrokenExecutor`` is
+            raised if the executor breaks, cancels a query, or cannot send ``fun``. If the program is killed, processes
+            of your pool remain; ``ProcessPoolExecutor(initializer=follow_parent)``, with ``follow_parent`` of
+            ``optimizers.running.interrupts``, avoids this.
         checkpoint: a file that saves the run; its journal, ``<checkpoint>.journal``, records each value at once. The
             same call continues the run bitwise, also with a larger budget or another target; for a finished run it
-            returns the result (if a callback ended the run, it must do so again). Points whose values were lost in a
-            kill, an interrupt or a stop are evaluated again and logged; apart from these there are at most
-            ``max_queries`` evaluations in all. Method, options, seed, x0, bounds and the name of ``fun`` must be the
-            same.
+            returns the result. (A run that a callback ended continues unless the callback ends it again.) Points that
+            were pending when the run was killed, interrupted or stopped are logged and evaluated again; apart from
+            these there are at most ``max_queries`` evaluations in all. Method, options, seed, x0, bounds and the name
+            of ``fun`` must be the same.
         resume: what to do if the source of ``fun`` has changed since the checkpoint: ``"check"`` raises a
             ``ValueError``, ``"anyway"`` keeps the values and continues; ``"restart"`` discards the values in any case.
             Changes in what ``fun`` calls, closes over or reads, in arguments of a ``partial``, and in functions without
@@ -122,10 +122,10 @@ def minimize(
         max_seconds: the time limit of this call, after which the result so far is returned with status 4. Running
             queries are abandoned (see ``query_timeout``). With a checkpoint, the same call continues for another
             ``max_seconds``. The method's own computations are not interrupted.
-        query_timeout: the time limit of a query in seconds. A query beyond it fails with a ``TimeoutError``. In the
-            main thread of a process a signal interrupts it; a process that does not react within 5 s is killed. In
-            other threads the query is abandoned with a warning, and may go on using the processor. Objectives evaluated
-            in place are interrupted in a main thread only.
+        query_timeout: the time limit of a query in seconds, after which it fails with a ``TimeoutError``. In the main
+            thread of a process, a signal interrupts the query; a worker process that does not react within 5 s is
+            killed. In other threads the query is abandoned with a warning, and may go on using the processor.
+            Objectives evaluated in place are interrupted in a main thread only.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception in the first query is always
             raised (under ``"retry"`` after its retries). After an exception a run can continue from its checkpoint.
         retries: the largest number of further evaluations of a failed point under ``"retry"``.
@@ -137,8 +137,8 @@ def minimize(
         A ``Result``.
 
     Raises:
-        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run or version of
-            ``fun``; the message has the difference.
+        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run or another version
+            of ``fun``; the message says what differs.
         TypeError: for an unknown option; the message has the nearest name.
     """
     cls = method_class(method)

@@ -34,14 +34,14 @@ class Progress:
         with Progress("auto", total=200, name="ZoRD", unit="query") as show:
             show(12, best=0.37, failures=1)
 
-    Under ``"auto"`` the main process shows a bar in notebooks and on terminals, except for runs under 1 s, which leave
-    no trace. Elsewhere this module's logger gets a line at level INFO at most every 30 s. True always shows a bar,
-    which stays; False shows nothing. If the stream breaks, the bar ends and the run continues.
+    Under ``"auto"`` the main process shows a bar in notebooks and on terminals, except for runs under 1 s. Elsewhere
+    this module's logger gets a line at level INFO at most every 30 s. True always shows a bar, False nothing. If
+    writing to the stream fails, the bar ends and the run continues.
 
     Args:
         mode: ``"auto"``, True or False.
         total: the number of steps of the whole run.
-        done: the number of steps done before a resumed run.
+        done: the number of steps done before the run was resumed.
         name: the name of the run.
         unit: the name of a step in the singular.
 

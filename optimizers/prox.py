@@ -1,7 +1,7 @@
 """Proximal operators: ``prox(z, step)`` = argmin over x of ψ(x) + ‖x − z‖² / (2 step).
 
-If ψ is the indicator of a convex set, the prox is the projection onto it for every step. All operators work on the last
-dimension, keep z's dtype and device, and leave z unchanged.
+If ψ is the indicator of a convex set, the prox is the projection onto this set for every step. All operators work on
+the last dimension, keep z's dtype and device, and leave z unchanged.
 """
 
 import math
@@ -24,7 +24,7 @@ Step: TypeAlias = float | torch.Tensor
 class Prox(ABC):
     """A closed convex ψ and its proximal operator.
 
-    A subclass implements `_prox` and `_value`; their arguments are checked here.
+    A subclass implements `_prox` and `_value`; this class checks their arguments.
 
     Attributes:
         separable: Whether ψ is a sum over coordinates. Then the prox of ψ on a box is the prox of ψ, clipped to the
@@ -111,7 +111,7 @@ class BoxRidge(Prox):
 
     Args:
         lower: A number, or one for each coordinate; −inf for no bound. It is rounded to the dtype of the point.
-        upper: The same; inf for no bound.
+        upper: A number, or one for each coordinate; inf for no bound.
         weight: At least 0.
 
     Raises:
@@ -229,8 +229,8 @@ class Ridge(ElasticNet):
 class L2Ball(Prox):
     """ψ(x) = 0 if ‖x − center‖ <= radius, and inf otherwise.
 
-    prox(z, step) = center + (z − center) min(1, radius / ‖z − center‖). `value` allows a distance beyond the radius of
-    64 ε √d (radius + ‖center‖), with ε of the point's dtype, for the rounding of projections.
+    prox(z, step) = center + (z − center) min(1, radius / ‖z − center‖). Because projections are rounded, `value` is 0
+    up to the distance radius + 64 ε √d (radius + ‖center‖), with the machine epsilon ε of the point's dtype.
 
     Args:
         radius: Positive.
@@ -268,8 +268,8 @@ class Simplex(Prox):
     """ψ(x) = 0 if x >= 0 and Σ x_j = radius, and inf otherwise.
 
     prox(z, step) = max(z − θ, 0), with θ such that the sum is the radius; θ is found from the sorted z (Held, Wolfe and
-    Crowder 1974) in float64, in time O(d log d). `value` allows a deviation of the sum of 64 ε √d radius, with ε of the
-    point's dtype.
+    Crowder 1974) in float64, in time O(d log d). `value` is 0 if the sum differs from the radius by at most 64 ε √d
+    radius, with the machine epsilon ε of the point's dtype.
 
     Args:
         radius: Positive and finite; otherwise ``ValueError``.
@@ -308,7 +308,7 @@ def _like(x: torch.Tensor, numbers: Coordinates) -> torch.Tensor:
     """The numbers of ψ in x's dtype and on its device; x must have as many coordinates."""
     tensor = torch.as_tensor(numbers).to(x)
     if tensor.dim() and len(tensor) != x.shape[-1]:
-        raise ValueError(f"a point has {x.shape[-1]} coordinates, the prox {len(tensor)}")
+        raise ValueError(f"the point has {x.shape[-1]} coordinates, the prox {len(tensor)}")
     return tensor
 
 

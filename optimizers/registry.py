@@ -32,7 +32,7 @@ METHODS: dict[str, tuple[str, str]] = {
 """The module and the class of each method by its name."""
 
 FORMER = {"least_squares": "least_squares_gradient"}
-"""Former names of methods, which checkpoints and published records may have."""
+"""Former names of methods, which checkpoints and published records may contain."""
 
 
 def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
@@ -58,7 +58,7 @@ def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
 def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str]], base: type) -> type[Any]:
     """Returns the class with this name in ``known``; a subclass of ``base`` is returned unchanged.
 
-    It raises the errors of ``method_class``, whose messages contain ``kind``.
+    Raises the same errors as ``method_class``; messages call the class a ``kind``.
     """
     if isinstance(given, type) and issubclass(given, base):
         return given

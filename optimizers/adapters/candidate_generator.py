@@ -34,9 +34,9 @@ class CandidateGenerator:
         generator.observe(X_next, objective(X_next))
 
     Values keep the loop's sign; with ``maximize`` (BoTorch's convention) the optimizer minimizes −Y. Any point may be
-    observed. Rows that equal a candidate, compared in the dtype of X, are told to the optimizer, in any order. Other
-    rows enter ``model``, and are told to an optimizer that has a model of its own. Acquisition functions take
-    ``X_pending`` as their pending points.
+    observed, in any order, and all finite values enter ``model``. The optimizer is told the values of its candidates
+    (rows of X that equal one in the dtype of X) and, if the method has a model of f, those of all other rows. Pass
+    ``X_pending`` to acquisition functions as pending points.
 
     Args:
         method: the name of a method, or an ``Optimizer`` subclass.
@@ -96,7 +96,7 @@ class CandidateGenerator:
 
     @property
     def best_X(self) -> Tensor:
-        """The point whose observed value is ``best_f``, shape ``d``; raises as ``best_f``."""
+        """The point whose observed value is ``best_f``, shape ``d``; raises the same error as ``best_f``."""
         return self._X[int(torch.eq(self._Y, self.best_f).flatten().nonzero()[0])].clone()
 
     @property
@@ -122,7 +122,7 @@ class CandidateGenerator:
 
         Args:
             q: the number of candidates. If fewer are pending, the optimizer chooses more, given the pending ones; if it
-                needs their values first, fewer than q are returned. None: the optimizer's own batch.
+                needs their values first, fewer than q are returned. None: the optimizer's next batch.
 
         Raises:
             RuntimeError: if the run is over.

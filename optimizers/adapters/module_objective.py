@@ -39,9 +39,9 @@ class ModuleObjective:
     that raised an exception, the parameters equal the batch's base bit for bit (rounded if their dtype is
     narrower), so the module follows the iterate. A run of DeComFL, or of HiSo with
     ``curvature=GroupProbe(groups=module)``, with ``in_place=True`` needs twice the memory of the parameters: for
-    the module and x. The paper's HiSo also stores the vector H; momentum, ``track_best`` and a float32 x of a
-    bfloat16 module need as much again, each. Other methods also store new iterates, moments and whole directions.
-    If a point is given as a vector, the parameters are saved before its evaluation and restored afterwards.
+    the module and x. The paper's HiSo also stores the vector H; momentum, ``track_best`` and a float32 x of a bfloat16
+    module each need as much again. Other methods also store new iterates, moments and whole directions. If a point is
+    given as a vector, the parameters are saved before its evaluation and restored afterwards.
 
     **Restored state.** A query does not change buffers, training modes or the global random state, and records no
     gradient. Random numbers drawn by the loss, as in dropout, are a function of (seed, step), hence the same for all
@@ -61,7 +61,7 @@ class ModuleObjective:
             gradient. A tied parameter may be given by any of its names.
 
     Raises:
-        ValueError: for unknown names, no parameters, data of unequal lengths, or a batch size above theirs.
+        ValueError: for unknown names, no parameters, data of unequal lengths, or a batch size above this length.
         TypeError: for a module, loss or data of another type.
     """
 
@@ -88,7 +88,9 @@ class ModuleObjective:
             raise ValueError("batch_size needs data")
         self.batch_size = self._rows if batch_size is None else positive_integer("batch_size", batch_size)
         if self.batch_size > self._rows:
-            raise ValueError(f"batch_size is {self.batch_size}, the data have {self._rows} rows")
+            raise ValueError(
+                f"batch_size must be at most {self._rows}, the number of rows in data, got {self.batch_size}"
+            )
 
     @property
     def dimension(self) -> int:
@@ -224,7 +226,7 @@ def _tensors(data: Data) -> list[Tensor]:
 def _length(data: Data) -> int:
     lengths = {len(part) if part.ndim else 0 for part in _tensors(data)}
     if len(lengths) != 1 or 0 in lengths:
-        raise ValueError(f"data must have one number of rows, at least 1, got {sorted(lengths)}")
+        raise ValueError(f"the tensors of data must have equally many rows, at least 1, got {sorted(lengths)}")
     return lengths.pop()
 
 

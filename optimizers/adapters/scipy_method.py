@@ -22,7 +22,7 @@ from optimizers.registry import method_class
 QUERIES_PER_COORDINATE = 100
 
 BUDGETS = ("max_queries", "maxfev", "maxfun")
-"""The names of the query budget: ours, and those of SciPy's Nelder-Mead and L-BFGS-B."""
+"""The names of the query budget: ours, that of SciPy's Nelder-Mead, and that of SciPy's L-BFGS-B."""
 
 
 def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any) -> ScipyMethod:

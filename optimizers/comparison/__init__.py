@@ -1,1 +1,1 @@
-"""Comparison of methods on the user's own function, with methods of SciPy and CMA-ES among them."""
+"""Compares methods, also SciPy's and CMA-ES, on the user's function."""

@@ -32,7 +32,7 @@ from optimizers.running.finished import FinishedUnits
 from optimizers.running.pool import run_tasks
 
 Method = str | type | tuple[str | type, Mapping[str, Any]]
-"""A method's name, an ``Optimizer`` subclass, or either with options."""
+"""A method's name, an ``Optimizer`` subclass, or a pair of one of these and options."""
 
 NEED_MORE = ("gradient_descent", "accelerated_zo")
 """Methods that need more than values: the gradient, or a constant of strong convexity."""
@@ -58,8 +58,8 @@ def compare(
     Besides this project's methods it runs those of ``scipy.optimize.minimize`` that need no derivatives, CMA-ES of the
     package ``cma``, and blind search: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma", "random", "sobol". No run makes
     more than ``max_queries`` queries, including those of SciPy's finite differences. f is evaluated in the box only;
-    points outside are projected onto it. Failed queries count; SciPy and CMA-ES get the worst value of the run so far
-    instead. SciPy and CMA-ES keep their own defaults, except that SciPy's iteration limits are raised to the budget.
+    points outside are projected onto it. Failed queries count; SciPy and CMA-ES then receive the worst value of the run
+    so far. SciPy and CMA-ES keep their own defaults, except that SciPy's iteration limits are raised to the budget.
     SciPy searches in the box's units, CMA-ES in the unit cube. A run that stops early keeps its best value.
 
     Args:
@@ -68,9 +68,9 @@ def compare(
         bounds: the box as for ``minimize``, or None, which requires ``starts``. With integers (``Space``), the methods
             may be 'trust_region', 'turbo', 'cobbo', 'gld', 'cma' and blind search.
         max_queries: the budget of each run.
-        methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options: ``{"mine":
-            ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. The default is every
-            method of this project that needs only values and, if there is a ``history``, accepts one.
+        methods: names, or a mapping from labels to a name, an ``Optimizer`` subclass, or a pair of one of these and
+            options: ``{"mine": ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. The
+            default is every method of this project that needs only values and, if there is a ``history``, accepts one.
         starts: a start for each seed; by default uniform in the box, or the best point of a ``history``.
         seeds: the number of runs of each method, at least two.
         jobs: the number of processes. With more than one, ``fun`` and the options must be picklable, a script needs

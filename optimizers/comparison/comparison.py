@@ -26,12 +26,12 @@ PANELS = {
 """Methods that share a panel; all others share the panel "others"."""
 
 _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1", "cma": "cma_es"}
-"""Names that differ in ``plotting.METHODS``."""
+"""Names of methods that have another name in ``plotting.METHODS``."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """The least values that each method found, with a ranking and a figure; its text has one line per method.
+    """The least values that each method found, with a ranking and a figure; ``str`` gives a line for each method.
 
     Attributes:
         rows: ``seed``, ``method``, ``queries`` and ``value``, the least value of the first ``queries`` queries. A run

@@ -1,4 +1,4 @@
-"""SciPy's methods, CMA-ES of the package ``cma`` and blind search, on values only, in a box and with a budget."""
+"""Runs SciPy's methods, CMA-ES of the package ``cma`` and blind search on values only, in a box and with a budget."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def outside_name(method: Any) -> str | None:
         )
     if name == "cma" and importlib.util.find_spec("cma") is None:
         raise ImportError(
-            "'cma' needs the package cma, not installed here; "
+            "'cma' needs the package cma, which is not installed: "
             "pip install 'gradient-surrogates[compare]', in a checkout '.[compare]'"
         )
     return name if name in NAMES else None
@@ -74,7 +74,7 @@ def run_outside(
 
     SciPy's methods keep their defaults, except that their limits are raised to the budget. Methods with gradients use
     SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube, with an initial standard
-    deviation of 0.3. CMA-ES and COBYQA need not evaluate f at x0.
+    deviation of 0.3. CMA-ES and COBYQA may not evaluate f at x0.
 
     With ``restarts``, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
     methods unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
@@ -95,7 +95,7 @@ def run_outside(
         ValueError: for an unknown option, and for restarts or blind search without a finite box.
     """
     if (restarts or name in SEARCHES) and not bool((queries.upper - queries.lower).isfinite().all()):
-        raise ValueError(f"{name}: random points need finite bounds")
+        raise ValueError(f"{name} draws random points, which needs finite bounds")
     rng, start, number = np.random.default_rng(seed), x0.cpu().numpy().astype(np.float64), 0
     while True:
         before = len(queries.values)

@@ -45,12 +45,12 @@ class Queries:
         numpy: whether ``fun`` gets arrays.
         batched: whether ``fun`` takes and returns several points at once.
         target: the run ends when a feasible value is at most this.
-        integrality: which variables are integers, shape ``d``; points are rounded in them. None: no variable.
-        domain: the domain of a ``Space``, in whose search coordinates methods work, or None.
+        integrality: which variables are integers, shape ``d``; they are rounded. None: no variable.
+        domain: the domain of a ``Space``; methods then work in its search coordinates. Otherwise None.
         constraints: the constraints as ``minimize`` takes them, or None.
         x0: a point, shape ``d``, at which linear and cheap constraints are evaluated to count their components.
         values: f of each query, NaN if it failed or is infeasible.
-        least: the least of them; inf before the first success.
+        least: the least of ``values``; inf before the first success.
         worst: the greatest f, also of infeasible queries; −inf before the first success.
         error: the objective's exception that ended the run.
     """
@@ -92,7 +92,7 @@ class Queries:
         return self._queried(point) if self.constraints is None else self._remembered(point)[0]
 
     def evaluated(self, x: np.ndarray) -> np.ndarray:
-        """The constraints evaluated with f at the projection of x; if that fails, their values at the last success."""
+        """The constraints evaluated with f, at the projection of x; after a failed query, their last values."""
         return self._remembered(self.projected(x))[1]
 
     def rows(self, x: np.ndarray) -> np.ndarray:
@@ -105,10 +105,9 @@ class Queries:
         return self._sides.rows(np.concatenate([evaluated, self._set.known_values(point)[0]]))
 
     def scipy_constraints(self, name: str, start: np.ndarray) -> list[Any]:
-        """The constraints as a method of SciPy takes them.
+        """Converts the constraints to the form that a method of SciPy takes.
 
-        SLSQP gets dictionaries. SciPy would also make these from a ``NonlinearConstraint``, but with finite
-        differences at the start whose step differs from the one for f.
+        SLSQP gets dictionaries, so that SciPy uses the same finite-difference steps for f and the constraints.
 
         Raises:
             ValueError: if the query at the start fails, so that the number of constraints is not known.
@@ -136,7 +135,9 @@ class Queries:
     @property
     def _sizes(self) -> tuple[int, ...]:
         if (sizes := self._feasibility.sizes) is None:
-            raise InvalidValueError("the query at the start failed: methods from outside need its constraints")
+            raise InvalidValueError(
+                "the query at the start failed, so the number of constraints is not known: choose another start"
+            )
         return sizes
 
     @property

@@ -40,7 +40,7 @@ def by_seed(rows: Iterable[Row], /, **conditions: Value) -> np.ndarray:
 
 
 def mean_curve(x: Iterable[float], values: Iterable[Sequence[float] | np.ndarray]) -> Curve:
-    """Mean and standard error at each ``x`` over ``values``, one per seed; the error of a single value is 0."""
+    """Mean and standard error over seeds at each ``x``; ``values`` has one number per seed. One value has error 0."""
     means, errors = [], []
     for numbers in map(np.asarray, values):
         means.append(numbers.mean())
@@ -58,7 +58,7 @@ def curve(rows: Iterable[Row], x: str, /, **conditions: Value) -> Curve:
 
 
 def best_so_far(values: Sequence[float] | np.ndarray, queries: int, first: float = math.nan) -> np.ndarray:
-    """The least value after 0, 1, ..., ``queries`` queries; a run that ended earlier keeps its last one.
+    """The least value after 0, 1, ..., ``queries`` queries; a run that ended earlier keeps its last least value.
 
     Args:
         values: the values of the queries; NaN for failed ones.

@@ -21,8 +21,8 @@ class Answers:
 
     Attributes:
         batch: the batch.
-        told: the value of each point by its index, in order of arrival, NaN for a failed query; with constraints the
-            list f, c₁, …
+        told: maps indices of points to values in order of arrival, NaN for a failed query; with constraints a value is
+            the list f, c₁, …
     """
 
     batch: Batch
@@ -50,12 +50,12 @@ class Answers:
         seen: set[int] = set()
         for i in rows:
             if i in seen or i in self.told:
-                raise ValueError(f"point {i} of the batch is told twice; each value is told once")
+                raise ValueError(f"point {i} of the batch is told twice; tell each value once")
             seen.add(i)
         return rows
 
     def with_values(self, rows: Sequence[int], values: Tensor) -> Answers:
-        """Returns a copy that also has the values of the points ``rows``, shape ``len(rows)``, or rows (f, c)."""
+        """Returns a copy with the values of further points, one number or row (f, c) for each index in ``rows``."""
         return Answers(self.batch, self.told | dict(zip(rows, values.tolist(), strict=True)))
 
     def values(self, like: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Answers:
         return like.new_tensor(found)
 
     def state_dict(self) -> dict[str, Any]:
-        """The batch, and the values as a list and a tensor."""
+        """The batch, the indices of the points with values, and these values."""
         values = self.values(torch.empty(0, dtype=torch.float64))[list(self.told)]
         return {"batch": self.batch.state_dict(), "which": list(self.told), "values": values}
 
@@ -109,26 +109,29 @@ class Pending:
         """The values received so far for a batch.
 
         Raises:
-            TypeError: if it is not a ``Batch``.
-            ValueError: if it is not pending.
+            TypeError: if ``batch`` is not a ``Batch``.
+            ValueError: if the batch is not pending.
         """
         if not self.answers:
-            raise ValueError("tell without ask: no batch is pending")
+            raise ValueError("no batch is pending: call ask before tell")
         if not isinstance(batch, Batch):
             raise TypeError(f"tell takes the Batch that ask returned, got {type(batch).__name__}")
         for answers in self.answers:
             if answers.batch.id == batch.id:
                 if not batch.same_as(answers.batch):
-                    raise ValueError(f"batch {batch.id} has other points than the pending batch {batch.id}")
+                    raise ValueError(
+                        f"batch {batch.id} does not have the points that ask returned; tell the batch that ask returned"
+                    )
                 return answers
         numbers = ", ".join(str(pending.id) for pending in self.batches)
-        raise ValueError(f"batch {batch.id} is not pending: batch {numbers} is")
+        raise ValueError(f"batch {batch.id} is not pending; pending are: {numbers}")
 
     def matches(self, X: Tensor) -> tuple[list[tuple[Batch, list[int], list[int]]], list[int]]:
         """Finds pending points among the rows of X, ``n x d`` in user units, compared in X's dtype.
 
         Returns:
-            For each batch found the indices of its points and of the rows that equal them; and all other rows' indices.
+            For each batch with matches: the batch, the indices of its matched points, and the indices of the rows of X
+            that equal them. Then the indices of all other rows.
         """
         others, found = list(range(len(X))), []
         for answers in self.answers:
@@ -147,7 +150,7 @@ class Pending:
         return Pending((*self.answers, Answers(batch)))
 
     def updated(self, answers: Answers) -> Pending:
-        """Returns a copy with other answers of a batch, without the batches whose answers are complete."""
+        """Returns a copy with new answers of a batch; batches whose answers are complete are left out."""
         newer = (answers if held.batch.id == answers.batch.id else held for held in self.answers)
         return Pending(tuple(held for held in newer if not held.complete))
 

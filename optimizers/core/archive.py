@@ -39,7 +39,7 @@ def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, 
             Tensors of dtypes that NumPy lacks are stored bitwise as integers.
 
     Raises:
-        TypeError: for a value of any other type; the message has its keys.
+        TypeError: for a value of any other type; the message has its place, such as ``history.x``.
     """
     arrays = dict[str, np.ndarray]()
     described = {"kind": kind, "version": VERSION, "content": _encoded(dict(content), "", arrays)}
@@ -52,7 +52,7 @@ def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, 
 
 
 def load_archive(path: str | os.PathLike[str], kind: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """Reads an archive and returns ``made(content)``; tensors are on the CPU, all types are those that were saved.
+    """Reads an archive and returns ``made(content)``, with tensors on the CPU and all types as they were saved.
 
     Raises:
         OSError: if the file cannot be read.
@@ -120,7 +120,9 @@ def _decoded(value: Any, archive: zipfile.ZipFile) -> Any:
 def _bits(tensor: Tensor, place: str) -> np.ndarray:
     """A tensor as an array, or as integers of the same bits if NumPy lacks its dtype."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise TypeError(f"{place} is a tensor without plain numbers ({tensor.layout}), which cannot be saved")
+        raise TypeError(
+            f"{place} is a sparse, quantized or meta tensor ({tensor.layout}): pass a dense one with values"
+        )
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     return (plain if has_numpy_dtype(plain) else plain.view(OF_THE_WIDTH[plain.itemsize])).numpy()
 

@@ -16,7 +16,7 @@ from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
 
 SMALL = 1 << 14
-"""Up to this many numbers are computed in one block, which is faster than row by row and gives the same bits."""
+"""The most numbers that are computed in one block, which is faster than row by row and gives the same bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Batch:
     Attributes:
         id: number of the batch in its run, from 0.
         base: base point in search coordinates, shape ``d``.
-        scales: multiples of the directions, shape ``q``; a point of scale 0 is the base.
+        scales: multiples of the directions, shape ``q``; a point with scale 0 is the base.
         addresses: (step, row) of each point's direction; empty if the points are explicit.
         directions: the addressed directions; None if the points are explicit.
         metric: the diagonal H > 0, or None for H = 1: shape ``d``, float64 (float32 for a narrower base), or one number
@@ -93,7 +93,7 @@ class Batch:
         return self._to_user(self.search_point(i, start, stop), start, stop)
 
     def search_point(self, i: int | None, start: int = 0, stop: int | None = None) -> Tensor:
-        """Coordinates ``start:stop`` of point i (None: the base) in search coordinates, before projection; a copy."""
+        """A copy of entries ``start:stop`` of point i (None: the base) in search coordinates, before projection."""
         part = slice(start, stop)
         if self.explicit is not None and i is not None:
             return self.explicit[i, part].clone()
@@ -102,8 +102,8 @@ class Batch:
     def write_point(self, i: int | None, out: Tensor, start: int = 0) -> Tensor:
         """Overwrites ``out`` with coordinates of point i in user coordinates, and returns it.
 
-        Temporaries have the size of a few chunks; there are none if ``out`` has the base's dtype (float32 or wider) and
-        device and the batch has no domain.
+        Temporaries have the size of a few chunks. None are made if the batch has no domain and ``out`` has the base's
+        device and dtype (float32 or wider).
 
         Args:
             i: index of the point; None: the base.
@@ -192,7 +192,7 @@ class Batch:
         return self.directions
 
     def same_as(self, other: Batch) -> bool:
-        """Whether both batches have the same number and bitwise the same points."""
+        """Whether both batches have the same ``id`` and bitwise the same points."""
         mine, theirs = ((batch.id, len(batch), batch.base.dtype, batch.base.device) for batch in (self, other))
         return self is other or (mine == theirs and all(map(torch.equal, self, other)))
 
@@ -213,7 +213,7 @@ class Batch:
         """Restores the batch of a ``state_dict`` on a device.
 
         Raises:
-            ValueError: if its directions came from another generator or another version of it.
+            ValueError: if another generator of directions, or another version of the generator, made the batch.
         """
         directions, metric = None, state["metric"]
         if (origin := state["directions"]) is not None:

@@ -1,4 +1,4 @@
-"""Parsing of bounds, and the box and coordinates that methods search in."""
+"""Parses bounds, and defines the box and the coordinates in which methods search."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Domain:
     Attributes:
         lower: lower bounds in user units, shape ``d``; −inf for no bound.
         upper: upper bounds in user units, shape ``d``; inf for no bound.
-        unit: user units, or decades, per search unit, shape ``d``, 1 where a variable is not rescaled; None if none is.
+        unit: user units (or decades) per search unit, shape ``d``, 1 if a variable is not rescaled; None: all are 1.
         confine: whether ``to_user`` projects onto the box.
         width: the width of a rescaled variable's interval in search coordinates.
         space: the integers, log scales and names, or None.
@@ -59,8 +59,8 @@ class Domain:
         """The domain of a box; with ``rescale`` each variable with two finite bounds is searched on [0, width].
 
         A variable with equal bounds keeps its unit, and its interval in search coordinates is [0, 0]. A variable with
-        an infinite side is searched in user coordinates. Each value of an integer has a cell of one unit: n values are
-        searched on [0, width (n − 1)/n].
+        an infinite bound is searched in user coordinates. An integer with n values is searched on [0, width (n − 1)/n],
+        so that each value has a cell of length width/n.
         """
         plain = cls(lower, upper, confine=confine, width=width, space=space)
         sides = plain.search_upper - plain.search_lower
@@ -73,12 +73,12 @@ class Domain:
 
     @cached_property
     def integers(self) -> Tensor | None:
-        """Which variables are integers, shape ``d``; None without any."""
+        """Which variables are integers, shape ``d``; None if there are none."""
         return self._mask("integrality")
 
     @cached_property
     def decades(self) -> Tensor | None:
-        """Which variables are searched in log10, shape ``d``; None without any."""
+        """Which variables are searched in log10, shape ``d``; None if there are none."""
         return self._mask("log")
 
     def _mask(self, name: str) -> Tensor | None:
@@ -116,14 +116,14 @@ class Domain:
         return x if self.unit is None else (x - self.origin) / self.unit
 
     def relaxed(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Like ``to_user``, without rounding integers and projecting onto the box."""
+        """Like ``to_user``, but neither rounds integers nor projects onto the box."""
         part = slice(start, stop)
         if self.unit is not None:
             z = self.origin[part] + self.unit[part] * z
         return z if self.decades is None else torch.where(self.decades[part], 10.0**z, z)
 
     def to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """The user coordinates of points with search coordinates z; z may have the coordinates ``start:stop`` only."""
+        """The user coordinates of points z in search coordinates; z may hold only the variables ``start:stop``."""
         part, x = slice(start, stop), self.relaxed(z, start, stop)
         x = x if self.integers is None else torch.where(self.integers[part], x.round(), x)
         return torch.clamp(x, self.lower[part], self.upper[part]) if self.confine else x
@@ -159,7 +159,7 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def parse_box(bounds: Any, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The bounds of ``parse_bounds`` for a point that need not lie within them."""
+    """Like ``parse_bounds``, for a point that may lie outside the bounds."""
     lower, upper = parse_pairs(bounds, like.numel())
     for wrong, says in (
         (np.isnan(lower), "the lower bound of coordinate {j} is NaN"),
@@ -175,7 +175,7 @@ def parse_box(bounds: Any, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_within(x0: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The bounds; raises ``ValueError`` if x0 lies outside them."""
+    """Returns the bounds; raises ``ValueError`` if x0 lies outside them."""
     outside = ((x0 < low) | (x0 > high)).nonzero().flatten().tolist()
     if outside:
         j, (lower, upper) = outside[0], (side.double().cpu().numpy() for side in (low, high))
@@ -196,7 +196,7 @@ def middle(bounds: Any) -> Tensor:
 
 
 def check_rescalable(lower: Tensor, upper: Tensor) -> None:
-    """Raises ``ValueError`` for a box with an infinite side, which cannot be searched as [0, 10]^d."""
+    """Raises ``ValueError`` for a box with an infinite bound, which cannot be searched as [0, 10]^d."""
     infinite = (~torch.isfinite(upper - lower)).nonzero().flatten().tolist()
     if infinite:
         j = infinite[0]
@@ -216,7 +216,7 @@ def _hint(lower: np.ndarray, upper: np.ndarray, x0: np.ndarray) -> str:
 
 
 def search_width(domain: Domain | None) -> float | None:
-    """The mean nonzero side of the box in search coordinates, 10 for a rescaled box; None without a finite box."""
+    """The mean length of the box's nonzero sides in search coordinates, 10 if rescaled; None without a finite box."""
     if domain is None:
         return None
     sides = domain.search_upper.double() - domain.search_lower.double()

@@ -23,11 +23,11 @@ STEP = 1.5e-8
 
 @dataclass(frozen=True)
 class Sides:
-    """The bounds lower ≤ c ≤ upper, and the same as rows g ≤ 0; an equality has two rows of opposite signs.
+    """The bounds lower ≤ c ≤ upper, also as rows g ≤ 0; an equality has two rows of opposite signs.
 
     Attributes:
-        lower: shape ``m``.
-        upper: shape ``m``.
+        lower: the lower bounds, shape ``m``; −inf for none.
+        upper: the upper bounds, shape ``m``; inf for none.
     """
 
     lower: np.ndarray
@@ -35,12 +35,12 @@ class Sides:
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """The component of each row, shape ``r``."""
+        """The index of the component of c in each row, shape ``r``."""
         return np.concatenate([np.flatnonzero(np.isfinite(self.upper)), np.flatnonzero(np.isfinite(self.lower))])
 
     @cached_property
     def signs(self) -> np.ndarray:
-        """±1, the derivative of each row in its component, shape ``r``."""
+        """±1, the derivative of each row with respect to its component of c, shape ``r``."""
         count = int(np.isfinite(self.upper).sum())
         return np.where(np.arange(len(self.columns)) < count, 1.0, -1.0)
 
@@ -64,11 +64,11 @@ class Sides:
 
 
 class ConstraintSet:
-    """The constraints of a run: first those evaluated with f, in the order given, then the known ones.
+    """The constraints of a run: those evaluated with f, in the order given, then the known (linear and cheap) ones.
 
     Args:
         groups: the constraints.
-        x0: a point, shape ``d``, at which the known ones are evaluated to count their components.
+        x0: a point, shape ``d``, at which the known constraints are evaluated to count their components.
 
     Raises:
         ValueError: if bounds and values of a known constraint differ in shape.
@@ -106,7 +106,7 @@ class ConstraintSet:
         return self._sides[sizes]
 
     def order(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """The columns in the order in which the constraints were given, shape ``m``."""
+        """The indices of the components in the order in which the constraints were given, shape ``m``."""
         return np.argsort(np.repeat(self._places, [*sizes, *self._known_sizes]), kind="stable")
 
     def kept(self, sizes: tuple[int, ...]) -> np.ndarray:
@@ -119,7 +119,7 @@ class ConstraintSet:
         return np.array(rows, dtype=float).reshape(len(X), sum(self._known_sizes))
 
     def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """The largest of each component's finite bounds and, if it is known, its value at x0; 1 if all are 0."""
+        """Each component's largest |bound| (finite ones) or |value at x0| (known ones), shape ``m``; 1 if all are 0."""
         values = np.concatenate([np.zeros(sum(sizes)), self._first])
         sides = self.sides(sizes)
         parts = [values, *(np.where(np.isfinite(side), side, 0.0) for side in (sides.lower, sides.upper))]
@@ -145,11 +145,11 @@ class ConstraintSet:
         return np.concatenate(parts)
 
     def parse(self, values: Any, count: int, sizes: tuple[int, ...] | None) -> tuple[Tensor, tuple[int, ...] | None]:
-        """Converts the values of q queries to rows (f, c), ``q x 1 + m``, NaN where not finite; also returns the sizes.
+        """Converts the values of q queries to rows (f, c), ``q x 1 + m``, NaN where not finite, and counts components.
 
         Args:
-            values: for each query ``(f, c)``, ``(f, c of each constraint ...)``, the numbers f, c₁, … in one row, or
-                NaN for a failed query.
+            values: for each query ``(f, c)``, f and the c of each constraint, the numbers f, c₁, … in one row, or NaN
+                if it failed.
             count: q.
             sizes: the number of components of each constraint, if known.
 
@@ -166,7 +166,7 @@ class ConstraintSet:
                 for group, size in zip(self.evaluated, found, strict=True):
                     check_size(group, size)
                 if sizes is not None and found != sizes:
-                    raise InvalidValueError(f"a query gave {found} values besides f, but earlier queries gave {sizes}")
+                    raise InvalidValueError(f"a query gave {found} constraint values, but earlier queries gave {sizes}")
                 sizes = found
             rows.append(row)
         width = 1 + sum(sizes or ())

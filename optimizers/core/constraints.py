@@ -1,7 +1,7 @@
 """Constraints as users give them, and objectives that are evaluated together with constraints.
 
-One query gives f and the values c of all constraints that are not known. Known are linear constraints and those that
-are declared cheap: they are evaluated wherever they are needed.
+One query gives f and the values c of all constraints that are not known. Linear and cheap constraints are known: they
+are evaluated wherever they are needed.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Group:
     Attributes:
         fun: the function; None where the objective returns the values.
         lower: shape ``m``, or 1 for all components.
-        upper: likewise.
-        keep_feasible: whether points that violate it are avoided.
-        known: whether it costs nothing to evaluate.
+        upper: shape ``m``, or 1 for all components.
+        keep_feasible: whether points that violate the constraint are avoided.
+        known: whether the constraint costs nothing to evaluate.
         jac: the Jacobian; None: forward differences.
     """
 
@@ -153,14 +153,14 @@ def _bounds(lb: Any, ub: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_matrix(matrix: Any) -> np.ndarray:
-    """A matrix, sparse or not, as an array of two dimensions."""
+    """Converts a sparse or dense matrix to an array of two dimensions."""
     return np.atleast_2d(np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float))
 
 
 def check_size(group: Group, size: int) -> None:
-    """Raises ``InvalidValueError`` if a constraint's bounds are not for ``size`` values."""
+    """Raises ``InvalidValueError`` if a constraint has neither one pair of bounds nor ``size`` pairs."""
     if len(group.lower) not in (1, size):
-        raise InvalidValueError(f"a constraint gave {size} values, and its bounds are {len(group.lower)}")
+        raise InvalidValueError(f"a constraint gave {size} values, but has bounds for {len(group.lower)}")
 
 
 def as_numbers(part: Any) -> list[float]:
@@ -184,7 +184,7 @@ class ConstrainedObjective:
         fun: the objective, which returns f, or (f, c) for ``ReturnedConstraints``.
         groups: the constraints that are evaluated.
         batched: whether ``fun`` takes ``q x d`` points; constraints get one point at a time.
-        cost: f as a function of residuals r, which ``fun`` then returns: a row is (f, r), and there are no groups.
+        cost: f as a function of residuals r. If given, ``fun`` returns r, a row is (f, r), and ``groups`` is empty.
     """
 
     fun: Callable[[Any], Any]

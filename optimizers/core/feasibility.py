@@ -15,16 +15,16 @@ from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.record import Record
 
 FEASIBILITY_TOL = 1e-6
-"""The largest relative violation of a feasible query, unless another one is given."""
+"""The default tolerance, which is the largest relative violation of a feasible query."""
 
 
 @dataclass(frozen=True)
 class Feasibility:
     """The feasibility of a constrained run's queries; immutable.
 
-    The relative violation of a component is its violation divided by its scale, the component's first nonzero distance
-    from a bound. It does not depend on the units of the constraint. A query is feasible if no relative violation
-    exceeds the tolerance.
+    The relative violation of a component is its violation divided by its scale, which is the component's first nonzero
+    distance from a bound. Relative violations do not depend on the units of the constraint. A query is feasible if no
+    relative violation exceeds the tolerance.
 
     Attributes:
         sizes: the numbers of components of the evaluated constraints; None before the first query that gave them.
@@ -32,8 +32,8 @@ class Feasibility:
         violations: the largest violation of each query, in order of arrival, NaN for a failed one.
         best: f at the best feasible query, the number of its batch and its index there.
         best_c: c at that query, shape ``m``.
-        least: the least relative violation (the largest of its components) of a successful query.
-        x: the query of this least violation, shape ``d``.
+        least: the least relative violation of a successful query (the largest over the components).
+        x: the query whose violation is ``least``, shape ``d``.
         y: f at x.
         c: c at x, shape ``m``.
     """
@@ -57,14 +57,14 @@ class Feasibility:
         retries: int,
         tolerance: float,
     ) -> tuple[Tensor, Tensor, Feasibility]:
-        """Adds queries.
+        """Returns the values and the feasibility after queries are added.
 
         Args:
             known: the constraints.
             values: f and c of each query, see ``ConstraintSet.parse``.
             points: the queries in user units, ``q x d``.
-            places: the batch number and index of each query; among equal values the smallest is the best.
-            retries: the number of further failed evaluations.
+            places: each query's batch number and index there; among equal values the smallest place is the best.
+            retries: the number of failed evaluations that were retried.
             tolerance: the largest relative violation of a feasible query.
 
         Returns:

@@ -84,7 +84,7 @@ class GrowingFile:
         """Appends bytes and flushes them to the device.
 
         Raises:
-            OSError: if they cannot be written, with the path; the content does not change.
+            OSError: if the bytes cannot be written; the message has the path, and the content does not change.
         """
         try:
             with self.path.open("r+b" if self.size else "wb") as file:
@@ -104,7 +104,7 @@ class GrowingFile:
 
     @classmethod
     def opened(cls, path: str | os.PathLike[str], size: int, sha256: str) -> tuple[Self, bytes]:
-        """Opens an existing file whose content is its first ``size`` bytes; returns it and the content.
+        """Opens an existing file and returns it with its content, the first ``size`` bytes.
 
         Raises:
             OSError: if it cannot be read.
@@ -121,7 +121,7 @@ class GrowingFile:
 
 
 def save_tensors(value: Any, file: BinaryIO) -> str:
-    """Writes a value by ``torch.save``; returns the SHA-256 in hexadecimal.
+    """Writes a value by ``torch.save`` and returns the SHA-256 of the bytes in hexadecimal.
 
     Raises:
         OSError: if the file cannot be written; ``torch.save`` alone raises a ``RuntimeError``.

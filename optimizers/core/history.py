@@ -113,7 +113,7 @@ def _rows(y: Any, c: Any, n: int) -> Tensor:
 
 
 def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | None) -> Tensor:
-    """Returns a point with the run's dimension, dtype and device: x0, the middle of the box, or the history's first.
+    """Returns a point with the run's dimension, dtype and device: x0, the box's middle, or the history's first point.
 
     Raises:
         ValueError: if none of these exists.
@@ -130,7 +130,7 @@ def reference_point(x0: Any, history: HistoryLike | None, bounds: BoundsLike | N
 
 @dataclass(frozen=True, eq=False)
 class DataAtHand:
-    """Evaluations from outside that a run's model uses.
+    """Evaluations from outside a run that the run's model uses.
 
     Attributes:
         points: the points in search coordinates, ``n x d``.
@@ -155,7 +155,7 @@ def entered(
 ) -> tuple[History, DataAtHand, Feasibility | None]:
     """Selects the evaluations that belong to a run's problem, and computes their totals and feasibility.
 
-    These are the ones in which variables with equal bounds have the fixed value, and variables with ``log`` are
+    An evaluation is left out if a variable with equal bounds has another value, or a variable with ``log`` is not
     positive.
 
     Args:
@@ -167,7 +167,7 @@ def entered(
         tolerance: see ``Feasibility.told``.
 
     Returns:
-        The selected evaluations, the same as data of the run, and the updated feasibility.
+        The selected evaluations, once as given and once as ``DataAtHand``, and the updated feasibility.
 
     Raises:
         ValueError: if an integer variable has a value that is not whole.

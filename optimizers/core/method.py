@@ -18,7 +18,7 @@
   fits and other changes of the state belong in ``_tell``; ``Batch.info`` holds what ``_tell`` needs from ``_ask``.
 - **Asking another.** ``_ask_another(pending, spare)`` may return a further batch of at most ``spare`` points for idle
   workers; None, the default, waits for the pending ones. Batches may then be told in any order. ``self.number`` is the
-  number of the next batch: the count of all told and pending ones.
+  number of the next batch: the count of all told and pending batches.
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
   its next batch does not fit. ``_tell`` always gets whole batches, even if values arrive one by one. A constructor
   whose first batch exceeds ``max_queries`` raises an error with the number needed.
@@ -26,8 +26,8 @@
   finite bounds if ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
 - **Queries and the box.** Iterates and, with ``confine_queries``, queried points are projected onto the box. ``prox``
-  is applied to iterates, not to queried points. ``self._prox(z, step)`` does both after a step;
-  ``self._descend(rule, g)`` is a first-order step with it.
+  is applied to iterates, not to queried points. ``self._prox(z, step)`` applies the prox and the projection after a
+  step; ``self._descend(rule, g)`` takes a first-order step and calls ``_prox``.
 - **Messages of results.** A batch of an initial design has ``info={"design": True}``, so that the result says when the
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
   ``follows_estimates``: its run is no ``success`` if the iterate never moved.
@@ -204,7 +204,7 @@ class MethodTools(ABC):
 
     @property
     def number(self) -> int:
-        """The number of the next batch: the count of all told and pending ones."""
+        """The number of the next batch: the count of all told and pending batches."""
         return self.iterations + len(self._out)
 
     def _to_user(self, z: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ class MethodTools(ABC):
     def _points_batch(self, points: Tensor, *, info: Mapping[str, Any] | None = None) -> Batch:
         """A batch of explicit points in search coordinates, shape ``q x d``."""
         if not isinstance(points, Tensor):
-            raise TypeError(f"{type(self).__name__} asks for points that are no tensor: {points!r:.80}")
+            raise TypeError(f"{type(self).__name__} must ask for points as a tensor, got {points!r:.80}")
         if points.ndim != 2 or points.shape[1] != self.dimension:
             raise ValueError(
                 f"{type(self).__name__} asks for points of shape {tuple(points.shape)}: _ask and _ask_another must "
@@ -287,7 +287,7 @@ class MethodTools(ABC):
         return np.random.Generator(philox)
 
     def retreat(self) -> None:
-        """Moves the iterate to the best point, if there is one; for methods whose iterate fails."""
+        """Moves the iterate to the best point, if there is one; methods call it when f fails at the iterate."""
         if self._record.best_x is not None:
             self._x = self._to_search(self._record.best_x)
 

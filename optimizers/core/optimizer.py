@@ -45,9 +45,9 @@ class Optimizer(RunState):
     the state continues the run bitwise; its ``max_queries``, ``target`` and ``stagnation`` may differ.
 
     Args:
-        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). With
-            None, methods that have a model of f begin at the best point of the history or, without one, of a Sobol'
-            design in the box, which they evaluate first.
+        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). If None,
+            a method with a model of f begins at the best point of the history or, without a history, of a Sobol' design
+            in the box, which is evaluated first.
         bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0. ``Space`` adds
             integers, log scales and names.
         history: evaluations made before the run, a ``History`` or a pair (X, y), for methods that have a model of f.
@@ -63,10 +63,10 @@ class Optimizer(RunState):
         stagnation: stop after this many queries without a new best value.
         max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500 until a query
             succeeds, then never.
-        rescale: whether each variable with two finite bounds is searched on [0, 10] (ZoRD, Appx. C.1), to which step
-            sizes and radii then refer. True needs a finite box; None: the method's default, and False with a prox.
+        rescale: whether each variable with two finite bounds is searched on [0, 10] (ZoRD, Appx. C.1); step sizes and
+            radii then refer to it. True needs a finite box; None: the method's default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
-        track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate, ``x0`` empty.
+        track_best: whether the best point and x0 are kept; if not, ``best_x`` is the iterate and ``x0`` is empty.
         store_points: whether ``result().history.x`` holds every queried point.
         store_values: whether ``result().history`` holds every value; if not, it is empty.
 
@@ -198,7 +198,9 @@ class Optimizer(RunState):
             promised, name = self._due(), type(self).__name__
             batch = self._opening_batch(promised) if self._is_opening else self._checked("_ask", self._ask())
             if len(batch) != promised:
-                raise RuntimeError(f"{name}._next_queries returned {promised}, {name}._ask a batch of {len(batch)}")
+                raise RuntimeError(
+                    f"{name}._next_queries returned {promised}, but {name}._ask a batch of {len(batch)} points"
+                )
             self._out = self._out.with_batch(batch)
         return self.pending[0]
 
@@ -238,18 +240,18 @@ class Optimizer(RunState):
 
         Each value is counted at once: it may become the best or end the run, and ``state_dict`` includes it. The method
         uses a batch when all its values are told, in whatever order they came. If the method raises or is interrupted,
-        record and method are as before the call (except ``HiSo`` with ``in_place``, see there).
+        the optimizer's state is as before the call (except for ``HiSo`` with ``in_place``).
 
         Args:
             batch: a batch that ``ask`` or ``ask_another`` returned; or points in user units, ``n x d``, or a
                 ``History``. The value of a row that equals a pending point is recorded as the value of that point. The
                 other rows are treated like ``history``: they do not count against the budget.
-            values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
+            values: k real numbers (tensor, array or list) in the order of ``which``. NaN and ±inf are failed queries,
                 which are counted but not used. With constraints, k rows (f, c), where c are the values of the
                 constraints evaluated with f; a row with a NaN is a failed query, but the models use its other numbers.
             which: the indices of the k points that the values belong to, none of them told before; None: all q. It may
                 be empty if there are retries.
-            retries: the number of failed evaluations beyond these k, which count against the budget.
+            retries: the number of failed evaluations in addition to these k, which count against the budget.
 
         Raises:
             ValueError: if the batch is not pending, an index is out of range or told before, values have a wrong shape,

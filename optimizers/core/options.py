@@ -64,7 +64,7 @@ def option_names(cls: type) -> set[str]:
 
 
 def take_options(kind: type[Checked], options: dict[str, Any]) -> Checked:
-    """Makes a dataclass from the options of its names, which are removed from ``options``."""
+    """Makes a dataclass from the options that are its fields, and removes these from ``options``."""
     return kind(**{name: options.pop(name) for name in option_names(kind) & options.keys()})
 
 
@@ -106,9 +106,9 @@ def refuse_misspelt(
 
     Args:
         function: the function that was called.
-        own: the names of its arguments.
-        known: the names of options that it passes on.
-        options: the options that it was given.
+        own: the names of the function's arguments.
+        known: the names of options that the function passes on.
+        options: the names of the options in the call.
         elsewhere: hints for arguments of similar functions, by name.
     """
     for name in set(options) - known:

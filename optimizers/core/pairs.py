@@ -1,4 +1,4 @@
-"""Parsing of lower and upper bounds."""
+"""Parses lower and upper bounds."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ class Record:
         last_improvement: the number of the query that gave ``best_y``.
         best_x: the point of least f + ψ in user units, shape ``d``; None before the first success.
         best_y: the least f + ψ.
-        best_place: the batch of that point and its index there.
+        best_place: the number of the best point's batch, and the point's index in that batch.
         values: f of each query, NaN for a failed one, in order of arrival; empty unless values are kept.
         totals: f + ψ of each query, NaN for a failed one.
-        places: the batch of each query and its index there; index q marks a retry in a batch of q.
+        places: each query's batch number and index in the batch; index q marks a retry in a batch of q.
         points: the points of each call of ``add``, ``k x d``; empty unless points are kept.
-        searched: whether a value after the initial design has been told.
-        fell: whether such a value improved on the best before it.
+        searched: whether a value beyond the initial design has been told.
+        fell: whether a value beyond the initial design improved on the best value until then.
         moved: whether the iterate has moved, or may have.
         given: the number of evaluations told without being asked for, not counting the constructor's history.
     """
@@ -126,7 +126,7 @@ class Record:
                 setattr(self, name, value)
 
     def history(self) -> dict[str, Tensor]:
-        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``; kept points as ``x``.
+        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``; ``x`` if points were kept.
 
         ``best_y`` is the least f + ψ up to and including each query.
         """

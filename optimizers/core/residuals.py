@@ -100,7 +100,7 @@ def described_least_squares(
         result: the entries of the run's result, where ``fun`` is the cost.
         loss: the loss.
         r: the residuals at x, shape ``m``; None if no query succeeded.
-        jac: their Jacobian, ``m x d``; None: unknown.
+        jac: the Jacobian of the residuals at x, ``m x d``; None: unknown.
         domain: the run's box, or None.
     """
     result = {name: value for name, value in result.items() if name not in CONSTRAINT_ENTRIES}

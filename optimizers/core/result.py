@@ -39,20 +39,20 @@ class Result(OptimizeResult):
 
     Its vectors are NumPy arrays if the run was made with arrays, otherwise tensors.
 
-    **Noisy values.** If values are noisy, the least value is too low by chance. A method with a Gaussian process then
-    returns as ``x`` the query of least posterior mean in its last window, as ``fun`` this mean, and as ``fun_std`` its
-    standard deviation, which ignores the uncertainty of hyperparameters. With constraints, the constraints' posterior
-    means must be feasible there; ``constr``, ``maxcv`` and ``success`` refer to these means. Values count as noisy for
-    ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``SurrogateTrustRegion`` also if it detects
-    noise, and for ``TuRBO`` with ``noisy=True``. In every other run ``x`` and ``fun`` are the best query and its value,
+    **Noisy values.** If values are noisy, the least value is too low by chance. For a method with a Gaussian process
+    ``x`` is then the query of least posterior mean in its last window, ``fun`` this mean, and ``fun_std`` the posterior
+    standard deviation, which ignores hyperparameter uncertainty. With constraints, the posterior means of the
+    constraints must be feasible at ``x``; ``constr``, ``maxcv`` and ``success`` refer to these means. Values count as
+    noisy for ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``SurrogateTrustRegion`` also if it
+    detects noise, and for ``TuRBO`` with ``noisy=True``. Otherwise ``x`` and ``fun`` are the best query and its value,
     and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use observed values.
 
     Attributes:
         x: the best point, shape ``d``, or the point of least posterior mean; x0 before the first success.
         fun: f + ψ at x, or its posterior mean.
-        fun_std: the standard deviation of ``fun``; 0 if it is a value.
+        fun_std: the standard deviation of ``fun``; 0 if ``fun`` was observed.
         best_x: the query of the least value, shape ``d``; x0 before the first success.
-        best_fun: f + ψ there.
+        best_fun: f + ψ at ``best_x``.
         nfev: the number of queries, failed ones and retries included.
         nit: the number of complete batches.
         nfail: the number of failed queries.
@@ -60,7 +60,7 @@ class Result(OptimizeResult):
             98 interrupted, 99 callback or function, −1 running.
         success: whether the run ended as planned; False if fewer than two queries succeeded, all values are equal, or
             the iterate never moved.
-        message: why it ended.
+        message: why the run ended.
         stop_reason: the ``StopReason``; None while running.
         history: for the queries in the order asked: ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, if
             points were stored, ``x``, ``queries x d``.
@@ -68,15 +68,15 @@ class Result(OptimizeResult):
     A run whose variables have names (``Space``) also has ``params``, the values of x by name.
 
     A run with constraints has further attributes. Its x is the best feasible query or, if there is none, the query of
-    least relative violation; then ``success`` is False. Violations are relative to each constraint's first distance
-    from its bound.
+    least relative violation; then ``success`` is False. Relative: divided by the constraint's first nonzero distance
+    from a bound.
 
     Attributes:
         constr_violation, maxcv: the largest violation of a constraint at x, in the constraint's units.
         constr: the constraints' values at x, shape ``m``, in the order given.
-        multipliers: λ at x by the models, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 in the variables that are not at a bound. λ is
-            at least 0 at an upper bound of the constraint, and at most 0 at a lower one.
-        active: whether each constraint is at a bound, violated, or has a multiplier, shape ``m``.
+        multipliers: Lagrange multipliers λ at x, estimated by the models, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 in the
+            variables that are not at a bound. λ ≥ 0 at an upper bound of a constraint, λ ≤ 0 at a lower one.
+        active: whether each constraint is at a bound, is violated, or has a nonzero multiplier, shape ``m``.
         history: also ``maxcv``, the largest violation of each query.
     """
 
@@ -133,7 +133,7 @@ class Result(OptimizeResult):
         """Plots the best value against the queries; failed queries are marked on the horizontal axis.
 
         Args:
-            ax: the axes; None: those of a new figure. If pyplot has a current figure, it stays the current one.
+            ax: the axes; None: axes of a new figure, which does not become pyplot's current figure.
         """
         history, ax = to_numpy(self.history), axes_or_new(ax)
         queries = np.arange(1, len(history.y) + 1)

@@ -22,7 +22,7 @@ from optimizers.core.state import check_complete, check_match, load_fields, save
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 
 OPENING = 16
-"""The largest design of a run without x0; it has 2d points if these are fewer, and at most a quarter of the budget."""
+"""The most points in the design of a run without x0; it also has at most 2d, and at most a quarter of the budget."""
 
 
 class RunState(MethodTools):
@@ -47,7 +47,7 @@ class RunState(MethodTools):
     def best_x(self) -> Tensor:
         """The best queried point, of least f + ψ, shape ``d``; x0 before the first success.
 
-        With constraints it is the best feasible one, or, as long as there is none, the one of least violation.
+        With constraints it is the best feasible point or, before there is one, the point of least relative violation.
         """
         if not self.track_best:
             return self.x
@@ -80,7 +80,7 @@ class RunState(MethodTools):
         return self._out.batches
 
     def untold(self, batch: Batch) -> list[int]:
-        """The indices of a pending batch's points whose values are not told yet; ``ValueError`` for another batch."""
+        """The indices of a batch's points without a value; ``ValueError`` if the batch is not pending."""
         return self._out.of(batch).missing
 
     def is_pending(self, X: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class RunState(MethodTools):
             )
 
     def intermediate_result(self) -> OptimizeResult:
-        """The entries x, fun, nfev, nit and nfail of the run so far, which callbacks receive."""
+        """The result so far, as callbacks receive it: x, fun, nfev, nit and nfail."""
         # A callback may modify x, hence the copy; without track_best memory may not hold a second iterate.
         x = self.best_x.clone() if self.track_best else self.x
         known, fun = self._feasibility, self.best_y

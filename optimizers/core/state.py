@@ -27,14 +27,14 @@ def load_fields(state: Any, saved: Mapping[str, Any], device: torch.device) -> A
     """
     names = {field.name for field in dataclasses.fields(state)}
     if names != set(saved):
-        raise ValueError(f"the state has fields {sorted(saved)}, {type(state).__name__} has {sorted(names)}")
+        raise ValueError(f"the state has the fields {sorted(saved)}, {type(state).__name__} has {sorted(names)}")
     return dataclasses.replace(
         state, **{name: load(getattr(state, name), value, device) for name, value in saved.items()}
     )
 
 
 def save(value: Any) -> Any:
-    """Converts a value to plain values: an object's ``state_dict``, a dataclass's fields by name.
+    """Converts a value to plain values; an object becomes its ``state_dict``, a dataclass its fields by name.
 
     Raises:
         TypeError: for a value that cannot be converted.
@@ -126,7 +126,7 @@ def check_complete(state: Any, names: Iterable[str]) -> None:
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be a mapping, as state_dict returns it, got {type(state).__name__}")
     if missing := set(names) - set(state):
-        raise ValueError(f"not a state of an optimizer: {', '.join(sorted(missing))} missing")
+        raise ValueError(f"not a state of an optimizer: missing are {', '.join(sorted(missing))}")
 
 
 def check_match(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

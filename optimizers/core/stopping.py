@@ -12,10 +12,10 @@ MostFailures: TypeAlias = int | Literal["auto"] | None
 """The limit of failed queries in a row; None: no limit; ``"auto"``: ``FIRST_FAILURES`` until a query succeeds."""
 
 FIRST_FAILURES = 1500
-"""The limit of ``"auto"``: if 0.2% of the box is feasible, 1500 uniform points hit it with probability 95%."""
+"""The limit of ``"auto"``: if 0.2% of the box is feasible, 1500 uniform points hit that part with probability 95%."""
 
 FEW = 0.1
-"""``stood_still`` reports a run without improvement if a smaller share of its values is distinct."""
+"""The share of distinct values below which ``stood_still`` reports a run without improvement."""
 
 
 class StopReason(StrEnum):
@@ -109,11 +109,11 @@ def describe(
 
 
 def stood_still(record: Record, follows_estimates: bool) -> str:
-    """A sentence for the message if the run made no progress; otherwise empty.
+    """Returns a sentence for the message if the run made no progress, otherwise an empty string.
 
-    That is the case if all values are equal; if fewer than the share ``FEW`` of them are distinct and none improved on
-    the initial design; or if the iterate of a method that follows estimates never moved. A run that only evaluated its
-    design is not judged.
+    A run made no progress if all values are equal; if fewer than the share ``FEW`` of them are distinct and none
+    improved on the initial design; or if the iterate of a method that follows estimates never moved. A run that only
+    evaluated its design is not judged.
     """
     values = [value for value in record.values if not math.isnan(value)]
     distinct = len(set(values))

@@ -20,7 +20,7 @@ def parse_point(x0: Any, name: str = "x0") -> Tensor:
 
     Args:
         x0: the point.
-        name: its name in messages.
+        name: the point's name in messages.
 
     Raises:
         TypeError: for complex or non-numeric entries.
@@ -89,7 +89,7 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
     """Converts numbers of any shape to a floating tensor without a gradient; integers become float64.
 
     Args:
-        name: their name in messages.
+        name: the name of the numbers in messages.
         given: the numbers.
         booleans: whether booleans count as 0 and 1; otherwise they raise.
 

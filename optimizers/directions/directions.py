@@ -52,8 +52,7 @@ class Directions:
     orthonormal rows of one basis.
 
     **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal coordinates are
-    float64 numbers, rounded once to float32. Coordinates in float16 and bfloat16 are the float32 numbers, rounded
-    again.
+    float64 numbers, rounded once to float32. In float16 and bfloat16 the float32 numbers are rounded again.
 
     **Orthonormal rows** are made in float64 by modified Gram-Schmidt with two sweeps, in a fixed order of operations. A
     row has the same bits whether it is requested alone or in a block. q rows cost O(q² d) time and q x d memory; the
@@ -126,7 +125,7 @@ class Directions:
         return int(((a << 32) | b) * self.d) >> 64
 
     def address(self, step: int) -> tuple[int, int, int, int]:
-        """The address of a step for the compiled kernels: the key and the third and fourth words of the counter."""
+        """The address of a step for the compiled kernels: Philox's key, and the counter's third and fourth words."""
         return (*self._key, *self._stream(step, self.distribution))
 
     def row(
@@ -167,8 +166,8 @@ class Directions:
     def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
         """Adds scale · u to x in place, without a temporary of size d; returns x.
 
-        Product and sum are each rounded once in x's dtype (narrower ones: in float32, then the result again). The bits
-        do not depend on the device or on how x is split.
+        Product and sum are each rounded once in x's dtype; for a dtype narrower than float32 they are rounded in
+        float32, and the result again. The bits do not depend on the device or on how x is split.
 
         Args:
             x: Floating tensor of any shape and device, whose elements in row-major order are coordinates start, start

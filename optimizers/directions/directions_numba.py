@@ -137,7 +137,7 @@ def add(
 
 @compile_
 def halve(s: Any, size: int) -> float:
-    """The sum of s[:size], size a power of two, by adding the upper to the lower half repeatedly."""
+    """Sums s[:size] by repeatedly adding the upper half to the lower half; size is a power of two."""
     half = size // 2
     while half > 0:
         upper = s[half : 2 * half]
@@ -149,7 +149,7 @@ def halve(s: Any, size: int) -> float:
 
 @compile_
 def sums_of_squares(signs: bool, row: int, k0: int, k1: int, s0: int, s1: int, d: int, metric: Any, sums: Any) -> None:
-    """sums[g] = Σ uⱼ²/hⱼ over the g-th 256 coordinates, as `fixed_order.group_sums`; h = 1 without a metric."""
+    """sums[g] = Σ uⱼ²/hⱼ over the g-th group of 256 coordinates, as `fixed_order.group_sums`; no metric: h = 1."""
     size = GROUP * 32 if signs else GROUP
     w, z, square = np.empty(GROUP, np.uint32), np.empty(size, np.float32), np.empty(GROUP, np.float64)
     for g in range(sums.size):

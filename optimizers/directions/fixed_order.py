@@ -43,7 +43,7 @@ def group_sums(v: torch.Tensor) -> torch.Tensor:
 
 
 def halved(s: torch.Tensor) -> torch.Tensor:
-    """The sum over the last dimension, padded to a power of two, by adding the upper to the lower half repeatedly."""
+    """Sums the last dimension, padded to a power of two, by repeatedly adding the upper half to the lower half."""
     size = 1 << (s.shape[-1] - 1).bit_length()
     s = torch.nn.functional.pad(s, (0, size - s.shape[-1]))
     while size > 1:
@@ -55,7 +55,7 @@ def halved(s: torch.Tensor) -> torch.Tensor:
 def divide(x: torch.Tensor, number: float) -> torch.Tensor:
     """x / number, rounded once.
 
-    The divisor is a tensor because torch on CUDA would multiply by the inverse of a plain number.
+    torch on CUDA would multiply by the inverse of a plain number, so the divisor is a tensor.
     """
     return x / torch.tensor(number, dtype=x.dtype, device=x.device)
 

@@ -22,18 +22,18 @@ GroupsLike = Any
 class Groups:
     """A partition of the coordinates 0 … d − 1 into groups 0 … G − 1.
 
-    Groups of consecutive coordinates are stored as their ends, others as one label (4 bytes) for each coordinate.
+    Groups of consecutive coordinates are stored as their ends, other groups as one label (4 bytes) per coordinate.
 
     Args:
-        given: None makes each coordinate a group; an integer is the number of groups of neighbours, as equal as
-            possible; a ``torch.nn.Module`` or an object with ``tensor_sizes``, such as ``ModuleObjective``, has its
-            tensors that require a gradient as groups. Otherwise a sequence of ranges, slices or indices; an integer
-            tensor of shape ``d``, the group of each coordinate; or ``Groups``.
+        given: None: each coordinate is a group. An integer: the number of groups of consecutive coordinates, of sizes
+            as equal as possible. A ``torch.nn.Module``, or an object with ``tensor_sizes`` such as ``ModuleObjective``:
+            each parameter tensor that requires a gradient is a group. A sequence: each item, a range, slice or indices,
+            is a group. An integer tensor, shape ``d``: the group of each coordinate. ``Groups``: the same groups.
         dimension: d.
 
     Raises:
-        ValueError: if groups overlap, are empty, omit a coordinate, or name one that does not exist.
-        TypeError: if it is none of these.
+        ValueError: if groups overlap, are empty, omit a coordinate, or contain an index out of range.
+        TypeError: if ``given`` has another type.
     """
 
     def __init__(self, given: GroupsLike, dimension: int) -> None:
@@ -75,7 +75,7 @@ class Groups:
             found = f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise ValueError(f"labels of groups must be integers of shape ({self.dimension},), got {found}")
         if int(labels.min()) < 0:
-            raise ValueError(f"labels of groups count from 0, got {int(labels.min())}")
+            raise ValueError(f"labels of groups must be at least 0, got {int(labels.min())}")
         labels = labels.detach().cpu().to(torch.int64)
         self.sizes = torch.bincount(labels, minlength=count)
         if len(empty := (self.sizes == 0).nonzero()):
@@ -116,7 +116,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class GroupDiagonal:
-    """The coordinates start … stop − 1 of a diagonal with one number for each group; slicing gives another one.
+    """Coordinates start to stop − 1 of a diagonal with one number per group; a slice is another ``GroupDiagonal``.
 
     Attributes:
         groups: the partition.

@@ -1,4 +1,4 @@
-"""Directions in a diagonal metric H: H^(-1/2) u added to a point, and the squared length u^T H^(-1) u.
+"""Adds directions in a diagonal metric H, H^(-1/2) u, to points, and computes the squared length u^T H^(-1) u.
 
 The bits depend on addresses and numbers alone, not on chunks, thread count or device.
 """
@@ -29,7 +29,7 @@ CHUNK = 1 << 18
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of H and of arithmetic at a point: float64, or float32 for narrower points."""
+    """The dtype of H and of arithmetic at a point: float64 for float64 points, float32 for narrower ones."""
     return dtype if dtype == torch.float64 else torch.float32
 
 
@@ -39,7 +39,7 @@ def dense(metric: Tensor | GroupDiagonal) -> Tensor:
 
 
 def over_root(u: Tensor, metric: Tensor | GroupDiagonal) -> Tensor:
-    """H^(−1/2) u in their dtype, shape ``... x d``."""
+    """H^(−1/2) u in the dtype of u and H, shape ``... x d``."""
     return u / square_root(dense(metric))
 
 
@@ -53,7 +53,7 @@ def add_over_root(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Adds scale · H^(−1/2) u(step, row) to coordinates start, start + 1, … of a point in place, and returns them.
+    """Adds scale · H^(−1/2) u(step, row) to x in place; x holds coordinates start, start + 1, … of a point.
 
     Every operation is rounded once, in float64 or, for a narrower x, in float32; a narrow result is rounded again. H >
     0 has ``compute_dtype(x.dtype)``; a coordinate with H = inf does not change. No temporary has size d.
@@ -80,7 +80,7 @@ def add_over_root(
 
 
 def squared_norm(directions: Directions, step: int, row: int, metric: Tensor | GroupDiagonal | None = None) -> float:
-    """uᵀH⁻¹u of a normal or Rademacher direction in float64, summed in a fixed order; H has shape ``d``, None: ‖u‖²."""
+    """uᵀH⁻¹u of a normal or Rademacher direction in float64, summed in a fixed order; without a metric ‖u‖²."""
     d = directions.d
     if isinstance(metric, GroupDiagonal) and d <= CHUNK:
         metric = metric.tensor()

@@ -51,7 +51,7 @@ def square_root(x: torch.Tensor) -> torch.Tensor:
 
 
 def normal_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of independent standard normals, two float32 tensors of the shape of a and b.
+    """Two independent standard normals for each pair of words: two float32 tensors of the shape of a and b.
 
     Args:
         a: Random words, an int64 tensor of values in [0, 2^32).
@@ -76,5 +76,5 @@ def normal_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def normals(words: torch.Tensor) -> torch.Tensor:
-    """The standard normals, float32, ``... x 256``, of words ``... x 4 x 64``; slots i and 128 + i are a pair."""
+    """Converts words, ``... x 4 x 64``, to float32 standard normals, ``... x 256``; i and 128 + i are a pair."""
     return torch.cat(normal_pairs(words[..., :2, :], words[..., 2:, :]), dim=-2).flatten(-2)

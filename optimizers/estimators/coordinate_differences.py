@@ -18,16 +18,16 @@ from optimizers.estimators.finite_differences import SCHEMES
 
 @dataclass(frozen=True)
 class CoordinateDifferences(GradientEstimator):
-    """Finite differences g_j along all or some coordinates (Katyusha eq. 3, with β instead of the printed 2β).
+    """Finite differences g_j along all or some coordinates (Katyusha eq. 3, whose printed factor 2β should be β).
 
     Forward, d + 1 queries (x first): g_j = (f(x + λe_j) − f(x))/λ, exact for linear f, with error λ/2 ∂²f/∂x_j² to
     first order. Central, 2d queries (all x + λe_j, then all x − λe_j): g_j = (f(x + λe_j) − f(x − λe_j))/(2λ), exact
     for quadratic f. To estimate ∇f from a random sample of coordinates, use ``FiniteDifferences(n,
     distribution="coordinate")``.
 
-    λ is the displacement after rounding and projection. A forward difference goes to −λe_j if +λe_j leaves a box that
-    confines queries and the other side has more room; otherwise the descent could not leave an upper bound. The
-    derivative is 0 where the box leaves no room and where a query failed; ``differences`` is then below d.
+    λ is the displacement after rounding and projection. A forward difference queries x − λe_j if x + λe_j leaves a box
+    that confines queries and the other side has more room; without this, a descent could not leave an upper bound. g_j
+    is 0 if the box leaves no room or a query failed; ``differences`` is then below d.
 
     Args:
         smoothing_radius: λ, in x's units; the default suits inputs of about unit range.

@@ -18,7 +18,7 @@ from optimizers.directions.directions import Directions
 
 
 class AllQueriesFailedError(ValueError):
-    """No difference of two finite values is left for a gradient estimate."""
+    """Raised if no difference of two finite values is left for a gradient estimate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +39,17 @@ class GradientEstimate:
 class GradientEstimator(ABC):
     """Chooses points around x and turns their values into an estimate of ∇f(x).
 
-    ``estimator(fun, x, step)`` evaluates fun and estimates its gradient. To evaluate elsewhere, get ``points(x, step)``
-    and pass the values to ``estimate(x, points, values)``. An optimizer queries ``batch(x, step)`` and gets the
+    ``estimator(fun, x, step)`` evaluates fun and estimates its gradient. To evaluate fun yourself, get ``points(x,
+    step)`` and pass the values to ``estimate(x, points, values)``. An optimizer queries ``batch(x, step)`` and gets the
     gradient from ``from_values(batch, values)``.
 
-    **Failed queries**, NaN or infinite, are counted. A difference with a failed value is left out of the sum and of the
-    number that the sum is divided by; opposite points are left out together. If no difference is left, for example
-    because f(x) failed, or the gradient is not finite, ``from_values`` returns None and ``estimate`` raises an error.
+    **Failed queries**, NaN or infinite, are counted. A difference with a failed value is left out of the average; of
+    two opposite points both are left out. If no difference is left, for example because f(x) failed, or the gradient is
+    not finite, ``from_values`` returns None and ``estimate`` raises an error.
 
     A subclass defines ``queries_needed``, ``batch``, the terms of its sum in ``_terms`` (NaN if failed), and in
-    ``_combine`` the gradient from the remaining terms. Constructors raise ``TypeError`` for a number of directions or
-    seed that is not an integer, and ``ValueError`` for other arguments out of range.
+    ``_combine`` the gradient from the remaining terms. Constructors raise ``TypeError`` if the number of directions or
+    the seed is not an integer, and ``ValueError`` for arguments out of range.
     """
 
     fewest: ClassVar[int] = 1
@@ -70,7 +70,7 @@ class GradientEstimator(ABC):
             x: The point at which the gradient is estimated.
             step: Address of the directions, an integer in [0, 2^56); another step gives another draw.
             number: The batch's number in its run.
-            domain: The run's box and change of coordinates.
+            domain: The run's box and search coordinates.
         """
 
     @abstractmethod
@@ -104,12 +104,12 @@ class GradientEstimator(ABC):
         return self.batch(parse_point(x, "x"), step).points()
 
     def estimate(self, x: Tensor, points: Tensor, values: Any) -> GradientEstimate:
-        """The gradient estimate from values at given points, whose rounded displacements are used.
+        """The gradient estimate from values at given points; their displacements from x are used as rounded.
 
         Args:
             x: The point at which the gradient is estimated, shape ``d``; the estimate has its dtype and device.
             points: The result of `points` for x, shape ``q x d``.
-            values: The function's values there, in the same order, shape ``q``.
+            values: The function's values at the points, in the same order, shape ``q``.
 
         Raises:
             TypeError: If x, points or values are not real.
@@ -138,7 +138,7 @@ class GradientEstimator(ABC):
 
 
 def check_draw(directions: int, smoothing_radius: float, seed: int) -> None:
-    """Raises for a number of random directions, a radius or a seed that is out of range."""
+    """Raises an error for a number of random directions, a radius or a seed that is out of range."""
     positive_integer("directions", directions)
     positive("smoothing_radius", smoothing_radius)
     Directions(seed, 1)

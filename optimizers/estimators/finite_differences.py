@@ -22,20 +22,20 @@ class FiniteDifferences(GradientEstimator):
 
     Forward, n + 1 queries (x first): g = c/n Σ (f(x + λu_i) − f(x))/λ · u_i. Central, 2n queries (all x + λu_i, then
     all x − λu_i): g = c/n Σ (f(x + λu_i) − f(x − λu_i))/(2λ) · u_i. c is 1/E[u_j²]: 1 for normal and Rademacher
-    directions, d for unit vectors. The papers use the forward ones: ZoRD's eq. 2 omits c/n, FZooS's eq. 7 has 1/n, and
-    Katyusha's eq. 2 is n = 1 with c = d. With c/n, E g = ∇f(x) + O(λ²), without the error for quadratic f. (Forward
-    differences along coordinates, which have no random sign, have bias λ/2 ∂²f/∂x_j², as `CoordinateDifferences`.)
+    directions, d for unit vectors. The papers use forward differences: ZoRD's eq. 2 omits c/n, FZooS's eq. 7 has 1/n,
+    and Katyusha's eq. 2 is n = 1 with c = d. With c/n, E g = ∇f(x) + O(λ²), and E g = ∇f(x) for quadratic f. (Forward
+    differences along coordinates, which have no random sign, have bias λ/2 ∂²f/∂x_j², as in `CoordinateDifferences`.)
 
     For linear f with gradient a, E‖g − a‖²/‖a‖² is (d + 1)/n for normal directions, (d − 1)/n for Rademacher, sphere
     and coordinate ones, and d/n − 1 for n <= d orthonormal ones.
 
-    **Box.** If a box confines the queries, the displacement of coordinate j is clip(λu_j). The mean of g_j for linear f
-    is then a_j ρ_j with ρ_j = E[u_j clip(λu_j)]/(λ E[u_j²]) (`Directions.clipped_share`); the terms of other
-    coordinates cancel because their signs are independent. Near a bound g_j is therefore divided by ρ_j, which
-    multiplies its standard deviation by 1/ρ_j; g_j is 0 if there is no room at all. A forward query along e_j goes to
-    −e_j if that side has more room.
+    **Box.** If a box confines the queries, the displacement of coordinate j is λu_j clipped to the box. For linear f
+    the mean of g_j is then a_j ρ_j with ρ_j = E[u_j clip(λu_j)]/(λ E[u_j²]) (`Directions.clipped_share`); the terms of
+    other coordinates cancel because their signs are independent. Near a bound g_j is therefore divided by ρ_j, which
+    multiplies its standard deviation by 1/ρ_j; g_j is 0 if there is no room at all. A forward query along e_j goes
+    along −e_j instead if that side has more room.
 
-    If m differences fail, n − m replaces n, which is unbiased if failures do not depend on the direction. `estimate`
+    If m differences fail, n − m replaces n; g stays unbiased if failures do not depend on the direction. `estimate`
     takes λu_i from the rounded points.
 
     Args:

@@ -20,9 +20,9 @@ class LeastSquaresDifferences(GradientEstimator):
     """The gradient of the linear function that fits the values best: y_i − y_0 ≈ g · (x_i − x_0).
 
     g minimizes Σ (y_i − y_0 − g · (x_i − x_0))² + r s² ‖g‖², where s is the largest singular value of the
-    displacements. For r = 0 it is the least-norm minimizer: with fewer points than dimensions and linear f, the
-    projection of ∇f onto their span. x_0 is the point nearest to x with a finite value (x itself if it was queried).
-    Failed queries are left out. Queries that a box confines count at their projections; if no point could move, g is 0.
+    displacements. For r = 0 it is the minimizer of least norm; for linear f this is the projection of ∇f onto the span
+    of the displacements. x_0 is the point nearest to x with a finite value (x itself if it was queried). Failed queries
+    are left out. A query that a box confines enters with its projected point; if no point could move, g is 0.
 
     `points` returns x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as an
     optimizer's last queries.
@@ -74,7 +74,7 @@ class LeastSquaresDifferences(GradientEstimator):
 def least_squares(displacements: Tensor, differences: Tensor, ridge: float = 0.0) -> Tensor:
     """The minimizer g of ‖D g − y‖² + ridge s² ‖g‖², s = ‖D‖₂, of least norm.
 
-    It uses the singular values of D; those below ε max(n, d) s count as zero: O(min(n, d) n d).
+    Singular values of D below ε max(n, d) s count as zero. The cost is O(min(n, d) n d).
 
     Args:
         displacements: D, ``n x d``; ``ValueError`` if it is zero.

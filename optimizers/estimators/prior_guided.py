@@ -21,20 +21,21 @@ Scaling = Literal["projection", "unbiased"]
 
 @dataclass(frozen=True, eq=False)
 class PriorGuidedDifferences(GradientEstimator):
-    """Forward differences along a prior p and uniform directions in its complement (Cheng et al., 2021).
+    """Forward differences along a prior p and along uniform directions orthogonal to p (Cheng et al., 2021).
 
     It queries x and x + λu for n orthonormal directions u, namely p and u_1 … u_{n−1}. With ∂f/∂u = (f(x + λu) −
     f(x))/λ:
 
         g = (∂f/∂p) p + s Σ_i (∂f/∂u_i) u_i,   s = 1 or (d − 1)/(n − 1)
 
-    s = 1 gives the projection of ∇f onto the span (Cheng et al.), s = (d − 1)/(n − 1) gives E g = ∇f(x) + O(λ). For
-    linear f and n = d both equal ∇f. Failed differences are left out of the sum and of n.
+    s = 1 gives the projection of ∇f onto the span of the directions (Cheng et al.), s = (d − 1)/(n − 1) gives E g =
+    ∇f(x) + O(λ). For linear f and n = d both equal ∇f. Failed differences are left out of the sum and of n.
 
-    **Box.** Near bounds that confine the queries, the one of p and −p with more room is queried. For s = 1 the
-    projection onto the span of the clipped displacements is computed by least squares. For the other s, the mean of g
-    for linear f with gradient a is p (m·a) + (I − p pᵀ) ρ∘a, with λm the clipped displacement along p and ρ the share
-    of the others' (`Directions.clipped_share`). This is solved for a: h − q (m·h − m·a)/(m·q) with h = g/ρ and q = p/ρ.
+    **Box.** Near bounds that confine the queries, the query goes along p or −p, whichever has more room. For s = 1 the
+    projection onto the span of the clipped displacements is computed by least squares. For the other s and linear f
+    with gradient a, E g = p (m·a) + (I − p pᵀ) ρ∘a, where λm is the clipped displacement along p and ρ the clipped
+    share of the other directions (`Directions.clipped_share`). The estimate is the solution a: h − q (m·h − m·a)/(m·q)
+    with h = g/ρ and q = p/ρ.
 
     Args:
         prior: p, a unit vector of shape ``d``, float64.
@@ -61,8 +62,8 @@ class PriorGuidedDifferences(GradientEstimator):
     def frame(self, step: int) -> Tensor:
         """The prior and n − 1 directions orthonormal to it and to each other, float64, ``n x d``.
 
-        Gram-Schmidt orthonormalization of standard normals gives the others, which are thus Haar-distributed in the
-        complement of p.
+        Gram-Schmidt orthonormalization of standard normals makes the n − 1 directions Haar-distributed in the
+        orthogonal complement of p.
         """
         d = len(self.prior)
         frame = torch.empty(min(self.directions, d), d, dtype=torch.float64, device=self.prior.device)

@@ -38,10 +38,10 @@ class SearchGradient(GradientEstimator):
 
     uᵢ is standard normal with c = 1, or has another distribution with c = 1/E[u_j²]; ZoRD's ES uses RGF's orthonormal
     directions. With raw values as fitness, E g = ∇f(x) + O(λ²), with a variance that grows with f(x)²/λ², unless
-    ``antithetic`` pairs ±u cancel the constant. Centred ranks are invariant under increasing transformations of f, so
-    that g has a direction but no scale. Failed queries are left out of the sum and of n, with their pair. If a box
-    confines the queries, g_j is divided by ρ_j, as in `FiniteDifferences`; for linear f and raw values the result is
-    unbiased.
+    ``antithetic`` pairs ±u cancel f(x). Centred ranks are invariant under increasing transformations of f, so that g
+    has a direction but no scale. Failed queries and their antithetic partners are left out of the sum and of n. If a
+    box confines the queries, g_j is divided by ρ_j, as in `FiniteDifferences`; for linear f and raw values the result
+    is unbiased.
 
     Args:
         directions: n, at least 2; even with ``antithetic``.
@@ -49,7 +49,7 @@ class SearchGradient(GradientEstimator):
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         antithetic: whether directions come in n/2 opposite pairs.
         distribution: A distribution of `Directions`.
-        query_center: whether f(x) is queried too, first; the estimate does not use it.
+        query_center: whether x is queried first; the estimate does not use f(x).
         seed: Seed of the directions.
     """
 
@@ -70,7 +70,7 @@ class SearchGradient(GradientEstimator):
         if self.antithetic and self.directions % 2:
             raise ValueError(f"directions must be even with antithetic=True, got {self.directions}")
         if self.directions < 2:
-            raise ValueError("directions must be at least 2: a single value shows no descent direction")
+            raise ValueError("directions must be at least 2, because a single value shows no descent direction")
 
     def queries_needed(self, d: int) -> int:
         """n, plus one with ``query_center``."""

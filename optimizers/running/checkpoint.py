@@ -27,7 +27,7 @@ from optimizers.running.version import fingerprint, place_of
 logger = logging.getLogger(__name__)
 
 Resume = Literal["check", "anyway", "restart"]
-"""For values of another version of the function: raise an error, keep them, or discard all values."""
+"""Whether values of another version of the function raise an error or are kept, or all values are discarded."""
 
 FORMAT = 1
 LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
@@ -38,12 +38,12 @@ class Checkpoint:
     """The checkpoint of a run: a file and its journal, ``<file>.journal``.
 
     The journal has an event for each batch asked, query sent, value and failed attempt since the beginning; the file
-    has the optimizer's state after some of them. Loading restores the state and replays later events, which gives the
-    same run bitwise; if the file is missing or damaged, the whole journal is replayed.
+    has the optimizer's state after some of these events. Loading restores the state and replays later events, which
+    gives the same run bitwise; if the file is missing or damaged, the whole journal is replayed.
 
     Args:
         path: the file.
-        optimizer: a new optimizer, which takes the checkpoint's state.
+        optimizer: a new optimizer, which loads the checkpoint's state.
         evaluator: the evaluator of the run; its objective's name is part of the run's identity.
         resume: what to do with values of another version of the objective, see ``minimize``.
 
@@ -53,8 +53,8 @@ class Checkpoint:
 
     Raises:
         ValueError: if the optimizer has queries but the file exists; if the checkpoint belongs to another run (the
-            message has the difference) or another version of the objective; or if it is damaged beyond repair.
-        RuntimeError: if another process uses it.
+            message says what differs) or another version of the objective; or if it is damaged beyond repair.
+        RuntimeError: if another process uses the checkpoint.
         OSError: if the folder does not exist or is not writable.
     """
 
@@ -98,7 +98,7 @@ class Checkpoint:
 
     @property
     def error(self) -> OSError | None:
-        """The error that kept the latest events from the disk; None if they are on it."""
+        """The error that prevented writing the latest events; None if they are on the disk."""
         return self._error or self._journal.error
 
     # Events of a run.
@@ -132,7 +132,7 @@ class Checkpoint:
             self.save()
 
     def save(self) -> None:
-        """Saves the state; the old file stays if it cannot be written or a step was interrupted."""
+        """Saves the state; the old file stays if writing fails or a step was interrupted."""
         optimizer = self._optimizer
         # They differ if an error came between the journal and the optimizer.
         torn = (self._told, self._asked) != (optimizer.queries, optimizer.number)
@@ -191,14 +191,15 @@ class Checkpoint:
             done = state["events"]
             if len(events) < done:
                 logger.warning(
-                    "%s is shorter than %s: the latter is complete and is used", self._journal_path, self.path
+                    "%s is incomplete: the run continues from %s, which has all values", self._journal_path, self.path
                 )
                 events = [[]] * done
                 while self._journal.count < done:
                     self._journal.write("lost")
         elif begun is None or begun[3]:
             raise ValueError(
-                f"{self.path} is missing, and {self._journal_path} does not begin with the run's first query"
+                f"{self.path} is missing, and {self._journal_path} does not begin with the first query: "
+                "restore either file"
             )
         self._replay(events, done)
         kinds = [event[0] for event in events if event and event[0] not in ("budget", "version")]

@@ -59,7 +59,7 @@ class Crew:
 
     Args:
         workers: the largest number of concurrent queries; None: no limit.
-        executor: where they run; None: this thread, or a thread for each worker.
+        executor: runs the queries; None: this thread or, with several workers, a thread for each.
     """
 
     def __init__(self, workers: int | None, executor: Submits | None) -> None:
@@ -109,12 +109,12 @@ class Crew:
             self._polled.append(number)
 
     def wake(self) -> None:
-        """Ends a wait; called by an interrupt's handler. Queries whose workers the interrupt ends have not failed."""
+        """Ends a wait when an interrupt arrives; queries whose workers the interrupt kills do not count as failed."""
         self._woken = True
         self._ended.put(None)
 
     def wait(self, seconds: float) -> tuple[Query, Call] | None:
-        """Returns a query that has ended and a function that returns its values or raises; None after a timeout."""
+        """Returns an ended query and a function that returns its values or raises its error; None on timeout."""
         if self._here:
             query, limit = self._here.pop(0)
             return query, partial(limit, query.call)
@@ -218,7 +218,7 @@ def _raised_elsewhere(data: bytes | None, text: str, lines: str) -> Raised:
 
 
 def answered(errand: Errand) -> list[float] | Raised:
-    """Returns a call's result or its exception; an exception that a future raises is then the executor's."""
+    """Returns a call's result, or its exception as ``Raised``; a future then raises only the executor's errors."""
     try:
         return errand.limit(errand.call)
     except BaseException as error:
@@ -230,7 +230,7 @@ def _answer(future: Any, woken: bool) -> list[float]:
         found: list[float] | Raised = future.result()
     except Exception as error:
         if woken:
-            raise ExecutorError("a query has no answer after an interrupt") from error
+            raise ExecutorError("the executor lost a query after an interrupt") from error
         _raise_executors(error)
     if isinstance(found, Raised):
         try:

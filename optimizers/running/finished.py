@@ -1,4 +1,4 @@
-"""A file of the finished units of a long computation, which resumes from it."""
+"""A file that keeps the finished units of a long computation, so that the computation can resume."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class FinishedUnits:
     def _check(self, path: Path, first: list[Any]) -> None:
         if first[:2] != self._first[:2]:
             raise ValueError(
-                f"{path} begins with {first[:2]!r:.60}, not with {self._first[:2]}: it is another file or an earlier "
-                "version's; move it away, or choose another path"
+                f"{path} begins with {first[:2]!r:.60}, not with {self._first[:2]}: another program or an "
+                "earlier version wrote it; move it away, or choose another path"
             )
         if found := differences(first[2], self._first[2]):
             raise ValueError(f"{path} holds another {first[0]}, which differs in {'; '.join(found)}")
@@ -68,7 +68,7 @@ class FinishedUnits:
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """The entries in which two descriptions differ, with both values; nested mappings entry by entry."""
+    """The entries in which two descriptions differ, with both values; nested mappings are compared entry by entry."""
     theirs, ours = _flat(theirs), _flat(ours)
     return [
         f"{name} ({theirs.get(name)!r:.100} there, {ours.get(name)!r:.100} here)"

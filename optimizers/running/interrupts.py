@@ -26,8 +26,8 @@ class Interrupts:
     """Handles SIGINT during a run, and restores the previous handler.
 
     The first interrupt sets ``requested``; an objective that runs in the main thread gets ``GRACE`` seconds, then
-    ``Interrupted`` is raised in it. A second one raises ``KeyboardInterrupt`` at once. Only Python's default handler,
-    in the main thread, is replaced; a user's handler stays.
+    ``Interrupted`` is raised in it. A second interrupt raises ``KeyboardInterrupt`` at once. Only Python's default
+    handler, in the main thread, is replaced; a user's handler stays.
 
     Args:
         notify: called in the main thread at the first interrupt.
@@ -48,7 +48,7 @@ class Interrupts:
 
     @property
     def requested(self) -> bool:
-        """Whether the run is to end."""
+        """Whether there was an interrupt, so that the run must end."""
         return self.requested_at is not None
 
     @property
@@ -97,10 +97,9 @@ class Interrupts:
 
 
 def follow_parent() -> None:
-    """In a worker process: ignores interrupts, and exits when the parent does, even if it is killed.
+    """Makes a worker process ignore interrupts and exit when its parent does, even if the parent is killed.
 
-    Waiting for the end of a pipe would not be enough, because forked workers and those of a ``concurrent.futures`` pool
-    also hold its other end.
+    Waiting for the end of a pipe would not be enough, because other workers also hold the parent's end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -52,8 +52,8 @@ class Journal:
         path: the file, created if it does not exist.
 
     Raises:
-        RuntimeError: if another process uses it.
-        OSError: if it cannot be opened.
+        RuntimeError: if another process uses the file.
+        OSError: if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class Journal:
         return self._end.count
 
     def read(self, after: int = 0) -> list[Event]:
-        """Returns all events by number, empty for damaged ones, and cuts off an incomplete last line.
+        """Returns the list of all events, with [] for damaged ones, and cuts off an incomplete last line.
 
         Args:
             after: events before this number may be damaged.
@@ -183,5 +183,5 @@ def _parsed(line: bytes) -> Event | None:
 
 
 def each(events: list[Event], *kinds: str) -> Iterator[Event]:
-    """The events of these kinds."""
+    """Yields the events of these kinds."""
     return (event for event in events if event and event[0] in kinds)

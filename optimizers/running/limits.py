@@ -25,7 +25,7 @@ LEAST = 1e-3
 """The least limit in seconds; an alarm after 0 s would never go off."""
 
 GRACE = 5.0
-"""Seconds after the limit, at which the process of a query that has not ended is killed."""
+"""Seconds after the limit at which the process of a query that still runs is killed."""
 
 
 class OutOfTime(BaseException):
@@ -41,9 +41,9 @@ class Limit:
     """The time limit of a query.
 
     Attributes:
-        query: seconds after which it fails, or None.
+        query: seconds after which the query fails, or None.
         left: seconds after which the run ends, or None.
-        process: the run's process. If a query does not end in another process, that process is killed.
+        process: the run's process. Any other process is killed if its query does not end.
         threads: whether the query may run in a separate thread, which is abandoned at the limit.
     """
 
@@ -119,7 +119,7 @@ class Limits:
         return self.end - time.monotonic()
 
     def of_a_query(self, *, here: bool) -> Limit:
-        """The limit of a query that begins now; ``here``: in this process, otherwise with ``SLACK``."""
+        """The limit of a query that begins now, plus ``SLACK`` unless it runs ``here``, in this process."""
         left = None if self.end == inf else max(self.left, LEAST) + (0.0 if here else SLACK)
         return Limit(self.query, left, os.getpid(), self.threads)
 

@@ -97,7 +97,9 @@ def _crew(evaluator: Evaluator, workers: int | None, executor: Submits | None) -
             "batched=True evaluates a batch in one call and cannot be combined with workers or an executor"
         )
     if several and evaluator.in_place:
-        raise ValueError(f"{type(evaluator.fun).__name__} is evaluated in place, one point at a time, without workers")
+        raise ValueError(
+            f"{type(evaluator.fun).__name__} is evaluated in place, one point at a time: leave out workers and executor"
+        )
     return Crew(1 if workers is None and executor is None else workers, executor)
 
 

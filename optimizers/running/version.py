@@ -16,8 +16,8 @@ _UNSEEN = ("ctx", "kind", "type_comment")
 def fingerprint(fun: Any) -> str | None:
     """A fingerprint of a function's parsed source, without docstrings, comments and line numbers; None without source.
 
-    The function is that in a ``partial`` or wrapper, or an object's ``__call__``. Functions that it calls, closures,
-    data that it reads, and the arguments of a ``partial`` are not included.
+    For a ``partial`` or a wrapper it is the inner function's, for an object its ``__call__``'s. Called functions,
+    closures, data that the function reads, and the arguments of a ``partial`` are not included.
     """
     code = _code_of(fun)
     node = None if code is None else _parsed(code)

@@ -1,13 +1,12 @@
 """Steps to a low value of a smooth function plus ψ, where ψ is known by its values and its prox.
 
-The quadratic at a step plus ψ is minimized by accelerated proximal gradient steps,
+A quadratic model of f at a step, plus ψ, is minimized by accelerated proximal gradient steps,
 
     z ← prox_{ψ/L}(y − ∇q(y)/L),
 
-where L is the largest |curvature|; each is clipped to the box (exact for the separable ψ that go with bounds) and drawn
-back to the center into the ball. Both keep ψ finite: a closed convex ψ with ψ(0) < ∞ has
-ψ(θz) ≤ (1 − θ)ψ(0) + θψ(z) for 0 ≤ θ ≤ 1. The prox-gradient mapping, G = −L prox_{ψ/L}(−∇f/L) at 0, replaces the
-gradient: it is 0 at a solution.
+where q is the quadratic and L its largest |curvature|. Each z is clipped to the box (exact for a separable ψ, which
+bounds require) and shortened to lie in the ball. Shortening keeps ψ finite, because ψ(θz) ≤ (1 − θ)ψ(0) + θψ(z) for 0 ≤
+θ ≤ 1. The prox-gradient mapping, G = −L prox_{ψ/L}(−∇f/L) at 0, replaces the gradient; it is 0 at a solution.
 
 References:
     A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm, SIAM J. Imaging Sciences 2, 2009.
@@ -30,10 +29,10 @@ QUADRATICS, HALVINGS, ITERATIONS = 4, 4, 100
 """The most quadratic models per step; for each model, the most halvings of the trial step and proximal iterations."""
 
 SETTLED = 1e-7
-"""A proximal step under this share of the radius is the last one."""
+"""The iteration ends after a proximal step shorter than this share of the radius."""
 
 Quadratic = tuple[Tensor, Callable[[Tensor], Tensor], float]
-"""A gradient, shape ``d``, the products with a Hessian, and its largest |curvature|."""
+"""A quadratic model: its gradient, shape ``d``, the product with its Hessian, and its largest |curvature|."""
 
 Prox = Callable[[Tensor, float], Tensor]
 """Maps a step s, shape ``d``, and L to the minimizer z of ψ(z) + L/2 ‖z − s‖²."""
@@ -42,7 +41,7 @@ Prox = Callable[[Tensor, float], Tensor]
 def minimize_composite(
     value: Value, quadratic: Callable[[Tensor], Quadratic], prox: Prox, region: Region
 ) -> tuple[Tensor, float]:
-    """Finds a low value of f + ψ in a region; gives the step, shape ``d``, and the value.
+    """Finds a low value of f + ψ in a region; returns the step, shape ``d``, and the value.
 
     Args:
         value: f + ψ at a step, shape ``d``, minus its value at 0.
@@ -68,12 +67,12 @@ def minimize_composite(
 
 
 def prox_gradient(quadratic: Quadratic, prox: Prox, delta: float) -> Tensor:
-    """The prox-gradient mapping G at 0, shape ``d``, which stands for the gradient of f + ψ."""
+    """The prox-gradient mapping G at 0, shape ``d``, which replaces the gradient of f + ψ."""
     gradient, _, largest = quadratic
     L = lipschitz(gradient, largest, delta)
     return -L * prox(-gradient / L, L)
 
 
 def lipschitz(gradient: Tensor, largest: float, delta: float) -> float:
-    """L, with which a gradient step stays within the ball of radius δ."""
+    """L, at least the largest |curvature| and so large that a gradient step stays within the ball of radius δ."""
     return max(largest, float(gradient.norm()) / delta, 1e-300)

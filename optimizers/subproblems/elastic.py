@@ -1,4 +1,4 @@
-"""Steps to a low value of a smooth function under smooth constraints, whose violation has a price.
+"""Steps to a low value of a smooth function, with a penalty for violating smooth constraints.
 
 The step s minimizes the exact penalty function
 
@@ -6,7 +6,7 @@ The step s minimizes the exact penalty function
 
 in a region, as min f(s) + νt over s and t ≥ 0 subject to gᵢ(s) ≤ t, by sequential quadratic programming. A solution
 exists even if constraints contradict each other, depend on each other, or cannot be satisfied in the region. An
-equality is two rows, h and −h. The constraints enter with their own values and gradients, so that curved boundaries
+equality h = 0 is two constraints, h and −h. Constraints are evaluated anew at each iterate, so that curved boundaries
 need no second-order correction.
 
 References:
@@ -27,10 +27,10 @@ from scipy.optimize import minimize, nnls
 from optimizers.subproblems.region import Region
 
 ITERATIONS, PRECISION = 40, 1e-7
-"""The most iterations of the quadratic programming, and the relative decrease at which it ends."""
+"""The most iterations of SLSQP, and the decrease at which it ends, relative to max(‖∇f‖, ν)δ."""
 
 FLATTEST = 0.01
-"""Least curvature by which a variable is scaled; 1 is the function's unit over the radius squared."""
+"""Least curvature by which a variable is scaled, in units of max(‖∇f‖, ν)/δ."""
 
 BINDING = 0.02
 """A constraint g ≤ 0 is active at a step s if g ≥ −BINDING ‖s‖."""
@@ -38,11 +38,11 @@ BINDING = 0.02
 
 @dataclass(frozen=True)
 class Values:
-    """Functions at a step.
+    """The function and the constraints at a step.
 
     Attributes:
         f: the function's value minus its value at 0.
-        rows: the constraints' values g, shape ``m``, in units of length: their gradients are of a size of about 1.
+        rows: the constraints' values g, shape ``m``, scaled to units of length, so that ‖∇g‖ is about 1.
     """
 
     f: float
@@ -59,7 +59,7 @@ def violation(rows: np.ndarray) -> float:
 
 
 Slopes = tuple[np.ndarray, np.ndarray]
-"""The gradient of f, shape ``d``, and those of the constraints, ``m x d``."""
+"""The gradient of f, shape ``d``, and the gradients of the constraints, ``m x d``."""
 
 
 def minimize_elastic(
@@ -74,12 +74,12 @@ def minimize_elastic(
 ) -> np.ndarray:
     """Finds a step of low f + ν max(0, max(g + margin)) in a region, shape ``d``.
 
-    SLSQP begins with the identity as the Hessian of the Lagrangian. Its variables are therefore y = T⁻¹s, where T is
-    computed from ``hessian`` so that the Hessian in y is near the identity.
+    SLSQP assumes at first that the Hessian of the Lagrangian is the identity. Its variables are therefore y = T⁻¹s,
+    where T is computed from ``hessian`` so that the Hessian in y is near the identity.
 
     Args:
         values: f and g at a step, shape ``d``.
-        slopes: their gradients there.
+        slopes: the gradients of f and g at a step.
         price: ν, in units of f per unit of length.
         region: the ball, the box and the half-space.
         start: the step with which the search begins, shape ``d``.
@@ -147,12 +147,12 @@ def multipliers(
 ) -> np.ndarray:
     """Computes the multipliers λ ≥ 0 of the constraints at a step, shape ``m``, 0 for those that do not bind.
 
-    They minimize ‖∇f + Σ λᵢ∇gᵢ + Σ μⱼnⱼ‖ over λ, μ ≥ 0. The nⱼ are the outward normals of the sides of the box that
-    the step reaches, and of the ball if the step reaches its boundary.
+    The multipliers minimize ‖∇f + Σ λᵢ∇gᵢ + Σ μⱼnⱼ‖ over λ, μ ≥ 0. The nⱼ are the outward normals of the sides of the
+    box that the step reaches, and of the ball if the step reaches its boundary.
 
     Args:
         rows: the constraints at the step, shape ``m``.
-        slopes: the gradients there.
+        slopes: the gradients at the step.
         s: the step, shape ``d``.
         region: the region.
         reach: a constraint within this distance of 0 binds; a number, or shape ``m``.

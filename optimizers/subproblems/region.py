@@ -1,4 +1,4 @@
-"""Steps in a region: the least value of a function in a ball, a box about it, and a half-space.
+"""Steps to a low value of a function in a region: the intersection of a ball, a box and a half-space.
 
 References:
     A. R. Conn, N. I. M. Gould and P. L. Toint, Trust-Region Methods, 2000, Secs. 7.2 and 7.3.
@@ -25,22 +25,22 @@ HALVINGS, DOWNHILL = 3, 10
 """The most halvings of a Newton step, and of the gradient step that is tried if no Newton step lowers the function."""
 
 ENOUGH = 1e-3
-"""A step must gain this share of the decrease so far, or it is the last one."""
+"""The search ends after a step that gains less than this share of the decrease so far."""
 
 STILL = 1e-6
-"""The half-space allows at least this nᵀs, so that rounding does not shorten a step along the plane to nothing."""
+"""The half-space allows at least this nᵀs, so that rounding does not shorten a step along the plane to zero."""
 
 Value = Callable[[Tensor], float]
 Derivatives = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""A point, shape ``d``, to the gradient there, shape ``d``, and the Hessian, ``d x d``."""
+"""Maps a point, shape ``d``, to the gradient, shape ``d``, and the Hessian, ``d x d``."""
 
 
 def ball_minimizer(gradient: Tensor, hessian: Tensor, radius: float) -> Tensor:
     """Computes argmin gᵀs + ½ sᵀHs over ‖s‖ ≤ radius, shape ``d``; H may have negative eigenvalues. O(d³).
 
     With H = QΛQᵀ and b = Qᵀg the solution is −Q(Λ + μ)⁻¹b, where μ ≥ max(0, −λ₁) is the root of
-    1/‖(Λ + μ)⁻¹b‖ = 1/radius, or 0 where the ball holds the minimum. If g has no part along the lowest eigenvectors,
-    one of them is added to reach the sphere (the hard case).
+    1/‖(Λ + μ)⁻¹b‖ = 1/radius, or μ = 0 if the ball contains the minimum. If g has no component along the lowest
+    eigenvectors, one of them is added to reach the sphere (the hard case).
     """
     if len(gradient) == 0 or radius <= 0.0:
         return torch.zeros_like(gradient)
@@ -69,15 +69,15 @@ def ball_minimizer(gradient: Tensor, hessian: Tensor, radius: float) -> Tensor:
 def minimize_in_ball(
     value: Value, derivatives: Derivatives, radius: float, start: Tensor, newton: int = NEWTON
 ) -> tuple[Tensor, float]:
-    """Finds a low value of a function that is 0 at the start, in a ball about 0; gives the point and the value.
+    """Finds a low value of a function in a ball about 0, given that it is 0 at ``start``; returns point and value.
 
-    The quadratic about s, gᵀ(p − s) + ½(p − s)ᵀH(p − s), is one about 0 with gradient g − Hs, so that each Newton step
-    is solved in the same ball. A step is halved until the function falls; if it never does, shorter and shorter
-    gradient steps are tried.
+    The quadratic about s, gᵀ(p − s) + ½(p − s)ᵀH(p − s), is a quadratic about 0 with gradient g − Hs, so that each
+    Newton step is solved in the same ball. A step is halved until the function falls; if it never falls, shorter and
+    shorter gradient steps are tried.
 
     Args:
         value: the function of a point, shape ``d``.
-        derivatives: its gradient, shape ``d``, and its Hessian, ``d x d``.
+        derivatives: the function's gradient, shape ``d``, and Hessian, ``d x d``.
         radius: the ball's radius.
         start: a point of the ball, shape ``d``.
         newton: the most Newton steps after the first one.
@@ -95,13 +95,13 @@ def minimize_in_ball(
 def descend(
     value: Value, trials: Callable[[Tensor], Iterable[Tensor]], start: Tensor, rounds: int
 ) -> tuple[Tensor, float]:
-    """Lowers a function that is 0 at the start: each round moves to the first trial point with a lower value.
+    """Lowers a function that is 0 at ``start``: each round moves to the first trial point with a lower value.
 
     Args:
         value: the function.
-        trials: the points to try from the present one.
+        trials: maps the current point to the points to try.
         start: the first point, shape ``d``.
-        rounds: the most rounds. A round that gains less than ``ENOUGH`` of the decrease so far is the last one.
+        rounds: the most rounds; the search ends earlier by ``ENOUGH``.
     """
     s, least = start, 0.0
     for _ in range(rounds):
@@ -115,45 +115,45 @@ def descend(
 
 
 def halved(s: Tensor, target: Tensor, halvings: int) -> Iterable[Tensor]:
-    """Yields the target and the points ½, ¼, … of the way from s to it."""
+    """Yields the target and the points ½, ¼, … of the way from s to the target."""
     return (s + 0.5**k * (target - s) for k in range(halvings + 1))
 
 
 def shortened(s: Tensor, radius: float) -> Tensor:
-    """The step s, or the part of it that lies in the ball."""
+    """The step s, shortened to the radius if s is longer."""
     return s * min(1.0, radius / max(float(s.norm()), 1e-300))
 
 
 @dataclass(frozen=True)
 class HalfSpace:
-    """The side of the plane nᵀs = 1 that holds 0.
+    """The half-space nᵀs ≤ 1, which contains 0.
 
     Attributes:
         normal: n, shape ``d``.
-        share: how much of the way to the plane steps may go at most.
+        share: the largest part of the way to the plane that a step may go.
     """
 
     normal: Tensor
     share: float = 0.25
 
     def allowed(self, delta: float) -> float:
-        """The largest nᵀs of a step, which keeps the distance δ to the plane if 0 has it, and else comes no nearer.
+        """The largest nᵀs of a step: it stays δ away from the plane or, if 0 is nearer than δ, comes no nearer than 0.
 
-        The plane stands for the border of an infeasible region, which may be curved. A step of length δ along a border
-        of curvature κ crosses it if it begins nearer than κδ²/2. If every step went to the plane, all long steps would
-        soon fail, so the distance to the plane must not shrink faster than δ.
+        The plane approximates the border of an infeasible region. A step of length δ along a border of curvature κ
+        crosses it if the step begins nearer than κδ²/2. If every step went to the plane, all long steps would soon
+        fail, so the distance to the plane must not shrink faster than δ.
         """
         return min(self.share, max(0.0, 1.0 - delta * float(self.normal.norm())))
 
 
 @dataclass(frozen=True)
 class Region:
-    """Where a step may end.
+    """The set of steps that are allowed.
 
     Attributes:
         delta: δ, the radius of the ball.
-        lower: the box's lower side less the center, shape ``d``, at most 0; −inf for none.
-        upper: the upper side less the center, at least 0.
+        lower: the box's lower bounds minus the center, shape ``d``, at most 0; −inf for none.
+        upper: the upper bounds minus the center, at least 0; inf for none.
         half_space: the half-space, or None.
     """
 
@@ -164,11 +164,11 @@ class Region:
 
     @property
     def free(self) -> Tensor:
-        """Which variables may move, shape ``d``: those whose sides differ."""
+        """Which variables may move, shape ``d``: those whose bounds differ."""
         return self.lower < self.upper
 
     def confined(self, s: Tensor) -> Tensor:
-        """A step, shape ``d``, clipped to the box, and drawn back to 0 into the ball and before the plane."""
+        """A step, shape ``d``, clipped to the box, then shortened to lie in the ball and before the plane."""
         s = shortened(torch.clamp(s, self.lower, self.upper), self.delta)
         if self.half_space is None:
             return s
@@ -182,7 +182,7 @@ class Region:
 
 
 def separating_plane(behind: Tensor, before: Tensor) -> Tensor | None:
-    """Computes n of the plane nᵀs = 1 that is farthest from 0 and separates points; None where there is none.
+    """Computes n of the plane nᵀs = 1 farthest from 0 that separates two sets of points; None if there is none.
 
     It solves min ‖n‖ subject to nᵀs ≥ 1 for the points behind and nᵀs ≤ 1 for those before, by non-negative least
     squares.

@@ -1,9 +1,10 @@
 """Minimizes a function that depends only on inner products with a few rows, in coordinates of their span.
 
-With an orthonormal basis B of the rows' span, ``k x d``, the coordinates of a step s are Bs and, beside them, its
-distance ‖s − BᵀBs‖ from the span, which is 0 for the rows. They give every inner product of s with a row, and ‖s‖. A
-metric is a matrix A in these k + 1 coordinates, which is c(I − BᵀB) + BᵀA_kB in the variables: its last diagonal
-element, c, holds in every direction outside the span. A span of all variables has B = I, and 0 for the last coordinate.
+With an orthonormal basis B of the rows' span, ``k x d``, a step s has the k coordinates Bs and, as the last one, its
+distance ‖s − BᵀBs‖ from the span, which is 0 for the rows. These coordinates give ‖s‖ and every inner product of s with
+a row. A metric is a matrix A in these k + 1 coordinates, which is c(I − BᵀB) + BᵀA_kB in the variables: A's last
+diagonal element, c, holds in every direction outside the span. If the span is the whole space, B = I and the last
+coordinate is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 from optimizers.subproblems.region import Derivatives, Region, Value, minimize_in_ball
 
 INSIDE = 1e-6
-"""A row is in the span where its distance from it is at most this share of its length."""
+"""A row counts as inside the span if its distance from the span is at most this share of its length."""
 
 SLACK = 1.25
 """The basis is rebuilt from the rows if it has more vectors than ten plus this many times the number of rows."""
@@ -23,11 +24,11 @@ ROUNDS = 4
 """The most steps of ``minimize_in_span``, each with other variables held at sides of the box."""
 
 LOST = 1e-9
-"""Directions whose part in the free variables has a squared length of at most this are dropped."""
+"""Directions are dropped if their part in the free variables has at most this squared length."""
 
 
 def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
-    """Computes an orthonormal basis, ``k x d``, whose span holds all rows, and whether it extends the given one.
+    """Computes an orthonormal basis, ``k x d``, whose span has all rows, and whether it extends the given basis.
 
     An extended basis begins with the given vectors. If it would have many more vectors than there are rows, the basis
     is made from the rows alone.
@@ -43,10 +44,10 @@ def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
 
 
 def extended(basis: Tensor, rows: Tensor) -> Tensor:
-    """Extends an orthonormal basis so that its span holds all rows, ``k' x d``.
+    """Extends an orthonormal basis so that its span contains all rows, ``k' x d``.
 
-    It takes the row farthest from the span, relative to its length, and adds the row's part outside, until all rows
-    are inside. O(nkd) for the distances, and O((n + k)d) for each vector.
+    While a row is outside, the row farthest from the span, relative to its length, adds its part outside. O(nkd) for
+    the distances, and O((n + k)d) for each vector.
     """
     count, d = len(basis), rows.shape[1]
     held = torch.cat([basis, basis.new_empty(min(len(rows), d - count), d)])
@@ -77,11 +78,11 @@ def coordinates(basis: Tensor, rows: Tensor) -> Tensor:
 
 
 def carried_metric(metric: Tensor, before: Tensor, after: Tensor, grown: bool) -> Tensor:
-    """Expresses a metric in another basis's coordinates, ``k' + 1 x k' + 1``, as far as its span goes.
+    """Expresses a metric in the coordinates of another basis, ``k' + 1 x k' + 1``, restricted to that basis's span.
 
     Args:
         metric: A, ``k + 1 x k + 1``, whose last column is orthogonal to the others.
-        before: its basis, ``k x d``.
+        before: the basis of A, ``k x d``.
         after: the other basis, ``k' x d``.
         grown: whether the other basis begins with the vectors of the first.
     """
@@ -97,17 +98,17 @@ def carried_metric(metric: Tensor, before: Tensor, after: Tensor, grown: bool) -
 def minimize_in_span(
     value: Value, derivatives: Derivatives, basis: Tensor, region: Region, newton: int
 ) -> tuple[Tensor, float]:
-    """Finds a low value in a region; gives the step, shape ``d``, and the value.
+    """Finds a low value in a region; returns the step, shape ``d``, and the value.
 
     A variable at a side of the box is held there if descent would leave the box. With P the projection on the other
-    variables and h the held part, the step is the PBᵀt + h of least value in the ball. Variables that leave the box in
-    this step are then held at its side too; if none does, those that descent would move inside are released. The
-    result is the best of at most four such steps, each confined to the region. Variables with equal sides are always
-    held; where that excludes 0, the result is 0 unless a value below 0 is found.
+    variables and h the held part, the step is the PBᵀt + h of least value in the ball. If variables leave the box in
+    this step, they are then held at its sides too; otherwise the held variables that descent would move inside are
+    released. The result is the best of at most four such steps, each confined to the region. Variables with equal
+    bounds are always held; if that excludes 0, the result is 0 unless a value below 0 is found.
 
     Args:
         value: the function of k + 1 coordinates, 0 at 0.
-        derivatives: its gradient and Hessian.
+        derivatives: the function's gradient and Hessian.
         basis: B, ``k x d``.
         region: the region.
         newton: as in ``minimize_in_ball``.

@@ -10,8 +10,8 @@ All checks at once, or each as a test::
 
 A factory is a function ``factory(fun, x0, **common)`` that returns a new optimizer; ``common`` are options of
 ``Optimizer`` such as ``max_queries``, and ``fun`` is for methods that need its gradient. A check raises
-``AssertionError`` with its finding. The checks test what a method can get wrong; that values, states and arguments
-are parsed and refused is tested once, for ``Optimizer``.
+``AssertionError`` with its finding. The checks cover the code of a method; this project's tests of ``Optimizer`` cover
+how values, states and arguments are parsed and rejected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_optimizer(factory: Factory | str | type[Optimizer], promises: Promises
         promises: what the method promises.
 
     Raises:
-        AssertionError: for the first check that fails, its name in a note.
+        AssertionError: for the first check that fails, with its name in a note.
     """
     if isinstance(factory, str | type):
         factory = method_factory(factory)

@@ -43,13 +43,13 @@ class Promises:
 
 
 def quadratic(x: Tensor) -> Tensor:
-    """Σⱼ aⱼ (xⱼ − 1)², with aⱼ from 1 to 10 in equal ratios; its least value is 0 at 1."""
+    """Σⱼ aⱼ (xⱼ − 1)², with aⱼ from 1 to 10 in geometric progression; the minimum is 0, at xⱼ = 1."""
     weights = torch.logspace(0.0, 1.0, x.shape[-1], dtype=x.dtype, device=x.device)
     return (weights * (x - 1.0).square()).sum(dim=-1)
 
 
 def rosenbrock(x: Tensor) -> Tensor:
-    """Σⱼ 100 (xⱼ₊₁ − xⱼ²)² + (1 − xⱼ)²; its least value is 0 at 1."""
+    """Σⱼ 100 (xⱼ₊₁ − xⱼ²)² + (1 − xⱼ)²; the minimum is 0, at xⱼ = 1."""
     head, tail = x[..., :-1], x[..., 1:]
     return (100.0 * (tail - head.square()).square() + (1.0 - head).square()).sum(dim=-1)
 
@@ -91,13 +91,13 @@ def make(factory: Factory, promises: Promises, x0: Any = None, **common: Any) ->
 
 
 def with_failures(values: Tensor, told: int) -> Tensor:
-    """The values with NaN at every seventh query of the run, of which ``told`` were told before."""
+    """Replaces the value of every seventh query of a run by NaN; ``told`` is the number of earlier queries."""
     failed = torch.arange(told, told + len(values)) % 7 == 5
     return torch.where(failed, torch.nan, values)
 
 
 def trace(opt: Optimizer) -> list[Tensor]:
-    """Runs until the end, with every seventh query failed; returns the points of every batch."""
+    """Runs an optimizer until it stops, with every seventh query failed; returns the points of every batch."""
     asked = []
     while not opt.stopped:
         batch = opt.ask()
@@ -107,7 +107,7 @@ def trace(opt: Optimizer) -> list[Tensor]:
 
 
 def reloaded(opt: Optimizer, fresh: Optimizer) -> Optimizer:
-    """Loads the state of ``opt``, through a file, into ``fresh`` and returns it; disturbs the global generators."""
+    """Loads the state of ``opt`` into ``fresh`` through a file, returns ``fresh``, disturbs the global generators."""
     buffer = io.BytesIO()
     torch.save(opt.state_dict(), buffer)
     disturb_generators(opt.queries)
@@ -124,7 +124,7 @@ def state_bytes(opt: Optimizer, *without: str) -> bytes:
 
 
 def disturb_generators(seed: int) -> None:
-    """Seeds and moves the global generators of torch, NumPy and Python."""
+    """Seeds the global generators of torch, NumPy and Python and draws from them."""
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
@@ -148,7 +148,7 @@ def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Any:
-    """Sets torch's default dtype for a while."""
+    """Sets torch's default dtype in a block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -161,7 +161,7 @@ def run_checks(checks: Iterable[Callable[[Any, Any], None]], factory: Any, promi
     """Calls every check with the factory and the promises.
 
     Raises:
-        AssertionError: for the first check that fails, its name in a note.
+        AssertionError: for the first check that fails, with its name in a note.
     """
     for check in checks:
         try:

@@ -81,7 +81,7 @@ def check_retries(factory: Factory, promises: Promises) -> None:
 
 
 def check_bad_arguments(factory: Factory, promises: Promises) -> None:
-    """A bad x0, bounds, budget, seed or option name is rejected; the constructor passes them on to ``Optimizer``."""
+    """A bad x0, bounds, budget, seed or option name is rejected, as by ``Optimizer``."""
 
     def refused(kind: type[Exception], x0: Any = None, **changed: Any) -> str:
         common = {"max_queries": max(promises.budget, first_batch(factory))} | changed

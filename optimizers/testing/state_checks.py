@@ -107,10 +107,10 @@ def check_tell_is_atomic(factory: Factory, promises: Promises) -> None:
 
 
 def interrupted_at(line: int | None, call: Callable[[], object]) -> tuple[int, bool]:
-    """Raises ``KeyboardInterrupt`` when a call has run this many lines of the packages; None: does not.
+    """Calls a function and raises ``KeyboardInterrupt`` after this many lines of the packages; None: never.
 
     Returns:
-        The number of lines that were run, and whether the call was interrupted.
+        The number of lines run, and whether the call was interrupted.
     """
     count = 0
 

@@ -180,7 +180,7 @@ def test_bad_arguments(arguments, kind, says):
 
 
 def test_the_number_of_residuals_must_not_change():
-    with pytest.raises(ValueError, match=r"gave \(2,\) values besides f, but earlier queries gave \(3,\)"):
+    with pytest.raises(ValueError, match=r"gave \(2,\) constraint values, but earlier queries gave \(3,\)"):
         least_squares(lambda x: curved(x)[: 3 if x[0] < 0.0 else 2], [-1.2, 1.0], max_queries=60)
 
 

@@ -224,7 +224,7 @@ def test_names_in_any_case_and_what_is_not_to_be_had(monkeypatch):
             warnings.simplefilter("ignore")
             optimize.minimize(bowl, np.array(START), method=name)
     monkeypatch.setitem(sys.modules, "cma", None)
-    with pytest.raises(ImportError, match=r"not installed here; pip install 'gradient-surrogates\[compare\]'"):
+    with pytest.raises(ImportError, match=r"which is not installed: pip install 'gradient-surrogates\[compare\]'"):
         outside_name("cma")
 
 

@@ -211,7 +211,7 @@ def test_stop_rules():
 def test_a_promise_of_queries_is_held():
     opt = Fixed([0.0], max_queries=10)
     opt._next_queries = lambda: 2
-    with pytest.raises(RuntimeError, match=r"Fixed\._next_queries returned 2, Fixed\._ask a batch of 3"):
+    with pytest.raises(RuntimeError, match=r"Fixed\._next_queries returned 2, but Fixed\._ask a batch of 3"):
         opt.ask()
 
 
@@ -232,7 +232,7 @@ def test_a_method_that_asks_no_more_ends_with_its_result(workers):
     ("asks", "says"),
     [
         (lambda o: o._points_batch(o._x), r"Wrong asks for points of shape \(2,\): _ask and .* q x d"),
-        (lambda o: o._points_batch([[0.0, 0.0]]), r"Wrong asks for points that are no tensor: \[\[0.0"),
+        (lambda o: o._points_batch([[0.0, 0.0]]), r"Wrong must ask for points as a tensor, got \[\[0.0"),
         (lambda o: o._points_batch(torch.zeros(3, 4)), r"points of shape \(3, 4\): _ask .* q x 2"),
         (lambda o: o._directions_batch([0, 1], [0.5]), r"Wrong asks for directions of 2 rows .* shape \(1,\)"),
         (lambda o: o._x[None], r"Wrong\._ask must return a Batch, .* got tensor"),
@@ -357,7 +357,7 @@ def test_addressed_generators():
 def test_refusals_say_what_differs():
     opt = RGF(start(), max_queries=50)
     opt.ask()
-    with pytest.raises(ValueError, match="batch 0 has other points"):
+    with pytest.raises(ValueError, match="batch 0 does not have the points"):
         opt.tell(RGF(start() + 1, max_queries=50).ask(), torch.zeros(11))
     with pytest.raises(TypeError, match="must be a mapping"):
         opt.load_state_dict(None)
@@ -383,7 +383,7 @@ def test_restart_goes_on_from_the_given_point_and_keeps_the_record():
     assert not opt.pending and (opt.queries, opt.best_y) == (3, best)
     batch = opt.ask()
     assert batch.point(0).tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
-    with pytest.raises(ValueError, match="has other points than the pending batch"):
+    with pytest.raises(ValueError, match="does not have the points that ask returned"):
         opt.tell(dropped, [0.0] * 3)
 
 

@@ -68,7 +68,7 @@ def test_a_modules_tensors_are_groups():
         (torch.tensor([0, 0, 2, 2, 2, 2]), ValueError, "group 1 is empty"),
         (torch.zeros(5, dtype=torch.int64), ValueError, "shape"),
         (torch.zeros(6), ValueError, "integers"),
-        (torch.tensor([0, 0, -1, 1, 1, 1]), ValueError, "count from 0"),
+        (torch.tensor([0, 0, -1, 1, 1, 1]), ValueError, "must be at least 0"),
         (0, ValueError, "groups"),
         (7, ValueError, "at most .* got 7"),
         ("tensors", TypeError, "groups must be"),
