@@ -25,6 +25,7 @@ def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
     """Returns the class of an algorithm's name; an ``Algorithm`` subclass is returned unchanged.
 
     Raises:
-        ValueError, TypeError: for an unknown name, or anything else.
+        ValueError: for an unknown name.
+        TypeError: for anything but a name or an ``Algorithm`` subclass.
     """
     return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

@@ -101,7 +101,7 @@ def simulate(
         checkpoint: file to which the federation is saved, with files beside it (``federated.engine.checkpoint``). The
             same call with an existing file resumes bitwise after the last saved round, possibly with more rounds, or
             returns the result if all rounds are done. The algorithm, options, seed, x0, bounds and number of clients
-            must be the same; the clients' functions are not compared, and their own state is not saved.
+            must be the same; the clients' functions are not compared, and a state that they keep is not saved.
         checkpoint_every: number of rounds between saves.
         progress: ``"auto"`` shows a bar in terminals and notebooks and otherwise logs every 30 s; True shows a bar;
             False shows nothing. See ``Progress``.

@@ -1,1 +1,1 @@
-"""The two halves of a federated algorithm, their messages, and the ledger of what they cost."""
+"""The server and client of a federated algorithm, their messages, and the ledger of costs."""

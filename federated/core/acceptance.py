@@ -2,8 +2,8 @@
 
 The server sends x_r, client i reports fᵢ(x_r), and the server restores x_{r−1} unless Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1})
 over the clients that reported. If the server lacks a participant's value at x_{r−1}, it also sends x_{r−1}, and clients
-evaluate both. The phase costs a client 1 or 2 queries, 1 or 2 numbers up, and d or 2d numbers down. FZooS's published
-programs also reject rounds, but do not count the cost.
+evaluate both points. The phase costs a client 1 or 2 queries, 1 or 2 numbers up, and d or 2d numbers down. FZooS's
+published programs also reject rounds, but do not count the cost.
 """
 
 from __future__ import annotations

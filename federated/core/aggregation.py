@@ -26,10 +26,10 @@ AGGREGATIONS = (*WEIGHTED, "median", "trimmed_mean")
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Returns Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, summed in the given order in float64 and rounded once to the vectors' dtype.
 
-    Equal weights give Σ vᵢ / N exactly. ``ValueError`` if there are no vectors, or their number is not the weights'.
+    Equal weights give Σ vᵢ / N exactly. ``ValueError`` without vectors, or if the numbers differ.
     """
     if not vectors or len(vectors) != len(weights):
-        raise ValueError(f"expected vectors with a weight each, got {len(vectors)} vectors and {len(weights)} weights")
+        raise ValueError(f"each vector needs a weight, got {len(vectors)} vectors and {len(weights)} weights")
     wide = torch.promote_types(vectors[0].dtype, torch.float64)
     equal = all(w == weights[0] for w in weights)
     total = torch.zeros_like(vectors[0], dtype=wide)
@@ -58,7 +58,7 @@ def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Te
 
         a + Σ pᵢ min(1, τ/‖vᵢ − a‖) (vᵢ − a),    τ the median of the nonzero ‖vᵢ − a‖
 
-    a is ``about``, or 0 if that is None.
+    a is ``about``, or 0 if ``about`` is None.
     """
     lengths = lengths_of(vectors, about)
     limit = median_of([length for length in lengths if length > 0.0] or [0.0])

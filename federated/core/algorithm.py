@@ -48,7 +48,7 @@
   does. The base class then adds a phase in which clients report their values, and restores x by ``Server._take_back``
   if F did not fall.
 - **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate`` does. The base
-  class then adds η/η₀ to the values of a round's first broadcast, for ``settling.rate_in``.
+  class then adds η/η₀ to the values of a round's first broadcast, where ``settling.rate_in`` reads it.
 - **Catching up.** If a client's state is too old for a broadcast, ``_receive`` raises ``BehindError`` before it changes
   anything. The engine passes ``Client._position`` to the server and ``Server._catch_up`` to ``Client._catch_up``, and
   then repeats the broadcast. Specify the two messages as phases ``"position"`` and ``"catch_up"``, and set ``personal =
@@ -125,7 +125,7 @@ class RoundSkipped(Exception):
 
 
 class NoReportError(RuntimeError):
-    """A client has nothing to report in a phase; the text is the reason."""
+    """Raised if a client has nothing to report in a phase, with the reason."""
 
 
 class Algorithm(ABC):
@@ -148,12 +148,12 @@ class Algorithm(ABC):
             ``"multi_krum"``.
         gate: maximal length of a report relative to the usual length, above 1; see ``federated.core.gate``. Infinity
             disables the gate.
-        quorum: reports required in each phase, without which the round is skipped: an integer is their number, a float
-            a fraction of the sampled clients.
+        quorum: the least number of reports in a phase; with fewer the round is skipped. An integer is the number, a
+            float a fraction of the sampled clients.
 
     Raises:
         TypeError: if an option's name is unknown, or a value is not of its type.
-        ValueError: if an argument is out of range, or a sample larger than the federation.
+        ValueError: if an argument is out of range, or a sample is larger than the federation.
     """
 
     name: ClassVar[str]
@@ -250,7 +250,7 @@ class Algorithm(ABC):
 
     @property
     def last_round(self) -> int:
-        """The largest allowed round: a round uses T + 1 direction addresses, which ``MAX_STEP`` limits."""
+        """The largest allowed round: each round uses T + 1 of the ``MAX_STEP`` direction addresses."""
         return MAX_STEP // (self.local_steps + 1) - 1
 
     @property
@@ -300,7 +300,7 @@ class Algorithm(ABC):
         return kind(**sender, round=round_number, phase=phase, tensors=dict(tensors), values=dict(values), **others)
 
     def server(self) -> Any:
-        """Creates a server, at x0."""
+        """Creates a server whose model is x0."""
         return self.server_class(self)
 
     def client(self, number: int, gradient: Gradient | None = None) -> Any:

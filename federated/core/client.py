@@ -141,12 +141,12 @@ class Client(ABC):
         return report
 
     def position(self) -> Report:
-        """Returns the message with which a client that is behind asks the server for the data that it missed."""
+        """Returns the message with which a client that is behind asks the server for missed data."""
         self._spent_before = self.spent
         return self._message("position", *self._position())
 
     def catch_up(self, content: Content) -> None:
-        """Catches up by the server's answer to ``position``; a refused answer changes nothing.
+        """Updates the client by the server's answer to ``position``; a refused answer changes nothing.
 
         Raises:
             MessageError: if the answer is invalid.
@@ -213,7 +213,7 @@ class Client(ABC):
     def _check_present(self, message: Broadcast) -> None:
         """Raises ``MessageError`` if the round is earlier than that of the last broadcast."""
         if (given := message.round) < max(self.round, 1):
-            raise MessageError(f"the {message.phase} is for round {given}, round {self.round} was already received")
+            raise MessageError(f"the {message.phase} is for round {given}, but round {self.round} was already received")
 
     def _check_order(self, message: Broadcast) -> None:
         """Raises ``MessageError`` unless a broadcast follows the last one without missing a phase of its round."""
@@ -224,7 +224,7 @@ class Client(ABC):
             raise MessageError(f"round {message.round}, phase {message.phase!r} was already received")
         if index > 0 and (last != (message.round, index - 1) or not self._reported):
             last_phase = f"{phases[index - 1]!r}, in which client {self.number} did not take part"
-            raise MessageError(f"phase {message.phase!r} of round {message.round} follows {last_phase}")
+            raise MessageError(f"phase {message.phase!r} of round {message.round} must follow {last_phase}")
 
     def _present_phase(self) -> str:
         if self._phase is None:

@@ -42,7 +42,7 @@ def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float,
     """Returns the clients' weights as floats; None gives equal weights.
 
     Raises:
-        TypeError: if they are not real numbers.
+        TypeError: if weights are not real numbers.
         ValueError: if the number of weights is not N, or a weight is not positive and finite.
     """
     if weights is None:

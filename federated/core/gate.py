@@ -2,9 +2,9 @@
 
 The length of a tensor in a report is its Euclidean norm; the length of an iterate ``x`` is ‖x − x_r‖ with the server's
 model x_r. A report is excluded if one of its lengths exceeds ``gate`` times the larger of two reference values: the
-median of the phase's nonzero lengths, and the median of such medians over the last ``REMEMBERED`` rounds, which keeps a
-client that still moves while most are at their optimum. No report is excluded if fewer than ``MIN_LENGTHS`` lengths are
-nonzero.
+median of the phase's nonzero lengths, and the median of these medians over the last ``REMEMBERED`` rounds. The second
+value keeps a client that still moves while most clients are at their optimum. No report is excluded if fewer than
+``MIN_LENGTHS`` lengths are nonzero.
 
 This rule is ours. With the papers' plain mean one client can move the model arbitrarily far; with the gate, by at most
 ``gate`` reference lengths divided by the number of clients. The means of ``federated.core.aggregation`` also resist
@@ -47,8 +47,8 @@ class Gate:
 
     Attributes:
         medians: median lengths of the last rounds, the latest last, by ``"phase/name"`` of the tensor.
-        zeros: number of reported numbers or vectors that were exactly 0 (see ``Server._unmoved``).
-        heard: total number of these numbers or vectors.
+        zeros: how many reported numbers or vectors were exactly 0 (see ``Server._unmoved``).
+        heard: how many numbers or vectors were reported.
     """
 
     medians: dict[str, list[float]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def _medians(lengths: Lengths) -> dict[str, float]:
 
 
 def lengths_of(vectors: Sequence[Tensor], about: Tensor | None = None) -> list[float]:
-    """Returns ‖vᵢ − about‖ of tensors of one shape in float64; infinity on overflow. None means 0."""
+    """Returns ‖vᵢ − about‖ for tensors of one shape in float64, infinity on overflow; None is the point 0."""
     found: list[float] = []
     step = max(1, BLOCK // max(1, vectors[0].numel())) if vectors else 1
     for i in range(0, len(vectors), step):

@@ -14,7 +14,7 @@ from federated.core.messages import MessageError, TensorSpec
 from federated.core.restoring import check_integers
 
 BRANCHES = 32
-"""Number of vectors, or of sums of the level below, in a sum."""
+"""Number of terms in a sum: vectors, or sums of the level below."""
 
 Sums = Mapping[int, tuple[Tensor, float]]
 """Σ wᵢ vᵢ and Σ wᵢ of consecutive clients, by the number of the group."""
@@ -23,7 +23,7 @@ Sums = Mapping[int, tuple[Tensor, float]]
 class LatestVectors:
     """An immutable collection of each client's latest vector vᵢ, with the mean Σ wᵢ vᵢ / Σ wᵢ.
 
-    A tree of sums makes updates cheap: a sum of level 1 is over ``BRANCHES`` clients, one of level l + 1 over
+    A tree of sums makes updates cheap: a sum of level 1 is over ``BRANCHES`` clients, a sum of level l + 1 over
     ``BRANCHES`` sums of level l. Replacing k vectors costs at most k · BRANCHES · log N vector additions. Sums are in
     the order of the clients and nothing is subtracted, so the mean depends on the present vectors only. For up to
     ``BRANCHES`` clients it equals ``aggregation.weighted_mean`` bitwise.

@@ -49,7 +49,7 @@ class Entry:
         message_up: bytes of the encoded messages from the client, including headers and digests.
         message_down: bytes of the encoded messages to the client.
         wire_up: bytes of the client's HTTP requests, without TLS and TCP framing; None in one process.
-        wire_down: bytes of the HTTP responses to it.
+        wire_down: bytes of the HTTP responses to the client.
         seconds: wall time of the client's work.
         refused: reasons for refused or missing reports, separated by semicolons.
     """
@@ -86,7 +86,7 @@ class Ledger:
 
     Entries are stored in columns, about 100 bytes each, and totals are updated as costs are added: neither ``add`` nor
     ``total(name)`` reads earlier rounds. A writer that appends entries to a file calls ``mark_written``; ``is_written``
-    tells it later whether the entries in the file are still valid.
+    then tells whether the entries in the file are still valid.
     """
 
     def __init__(self) -> None:

@@ -23,21 +23,21 @@ LONGEST_REASON = 400
 
 
 def plain(text: object, longest: int = LONGEST_REASON) -> str:
-    """Returns text from another party fit for a log: one line, unprintable characters escaped, truncated."""
+    """Makes text from another party fit for a log: one truncated line, with unprintable characters escaped."""
     text = str(text)
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:longest])
     return shown if len(shown) <= longest and len(text) <= longest else f"{shown[: longest - 1]}…"
 
 
 class MessageError(ValueError):
-    """A message is refused; the error's text is the reason, which the server's ledger records."""
+    """Raised if a message is refused; the text is the reason, which the server's ledger records."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(plain(reason))
 
 
 class BehindError(MessageError):
-    """A client's state is older than a broadcast requires: the client must catch up first."""
+    """Raised if a client's state is older than a broadcast requires: the client must catch up first."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

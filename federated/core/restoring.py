@@ -33,7 +33,7 @@ def check_saved(
         current: the value of a new object.
         saved: the value written by ``optimizers.core.state.save``.
         vectors: specifications of tensors by name.
-        growing: whether the number of rows of a matrix may differ; it may always differ from 0.
+        growing: whether a matrix may have another number of rows; if the new object's has none, it always may.
         hint: the declared type of a dataclass's field; None if undeclared.
     """
     if hasattr(current, "load_state_dict"):

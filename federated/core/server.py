@@ -229,7 +229,7 @@ class Server(ABC):
         """Restores a ``state_dict`` after validating all of it.
 
         Raises:
-            ValueError: if it belongs to another configuration or is invalid; the server is then unchanged.
+            ValueError: if the state belongs to another configuration or is invalid; the server is then unchanged.
         """
         with refusing():
             self.algorithm.check_configuration(state["configuration"], "the state")
@@ -274,14 +274,14 @@ class Server(ABC):
         return combine(a.aggregation, list(vectors.values()), weights, a.trim, about)
 
     def mean_of_latest(self, vectors: LatestVectors) -> Tensor:
-        """Returns ``mean_of`` of the latest vectors; a plain mean costs only what changed."""
+        """Returns ``mean_of`` of the latest vectors; the cost of a plain mean depends only on how many changed."""
         return vectors.mean() if self.algorithm.aggregation == "mean" else self.mean_of(dict(vectors.items()))
 
     def moved(self, x: Tensor, mean: Tensor) -> Tensor:
         """Returns x + η_s (mean − x), projected onto the bounds; the mean itself for η_s = 1.
 
         Raises:
-            RoundSkipped: if it is not finite.
+            RoundSkipped: if the result is not finite.
         """
         rate = self.algorithm.server_rate
         return self.confined(mean if rate == 1.0 else x + rate * (mean - x))
@@ -356,7 +356,9 @@ class Server(ABC):
         """Raises ``MessageError`` unless the report belongs to the current phase and a participant."""
         if (report.round, report.phase) != (self.round, self.phase):
             late, now = "late: " if report.round < self.round else "", f"round {self.round}, phase {self.phase!r}"
-            raise MessageError(f"{late}the report is for round {report.round}, phase {report.phase!r}; this is {now}")
+            raise MessageError(
+                f"{late}the report is for round {report.round}, phase {report.phase!r}, but this is {now}"
+            )
         self._check_participant(report)
 
     def _check_body(self, report: Report) -> None:

@@ -1,9 +1,9 @@
 """``rate="settling"``: a learning rate that decreases when the model reverses direction and increases otherwise.
 
-Let c be the cosine of Δ_r = x_r − x_{r−1} and Δ_{r−1}, and η₀ the update rule's own rate. The clients' rate η is halved
-if c < 0, and set to min(η₀, 1.25 η) if c > ½. A round rejected by ``accept="monotone"`` also halves η; a skipped round
-does not change it. The server sends η/η₀ with the model, so that an absent client misses nothing. This rule is ours:
-the papers' rates are constant.
+Let c be the cosine of Δ_r = x_r − x_{r−1} and Δ_{r−1}, and η₀ the update rule's initial rate. The clients' rate η is
+halved if c < 0, and set to min(η₀, 1.25 η) if c > ½. A round rejected by ``accept="monotone"`` also halves η; a skipped
+round does not change it. The server sends η/η₀ with the model, so that an absent client misses nothing. This rule is
+ours: the papers' rates are constant.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def rate_in(message: Broadcast) -> float | None:
     """Returns η/η₀ from a round's first broadcast; None with a constant rate, which is not sent.
 
     Raises:
-        MessageError: unless it is in (0, 1].
+        MessageError: if η/η₀ is not in (0, 1].
     """
     if "rate" not in message.values:
         return None

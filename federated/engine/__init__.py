@@ -1,1 +1,1 @@
-"""Engines that run a federation in one process or over worker processes, and faults to test it with."""
+"""Engines that run a federation in one process or in worker processes."""

@@ -3,8 +3,8 @@
 A checkpoint ``run.pt`` consists of several files. Each save replaces ``run.pt`` and appends to the others:
 ``run.pt.ledger.csv`` with the ledger's entries in order of creation, ``run.pt.history.jsonl`` with the rounds' records,
 one JSON object per line, and, for FZooS, ``run.pt.rows.bin`` with the clients' queries (``growing_rows``). ``run.pt``
-states which of their bytes belong to it: bytes appended by an interrupted save are ignored, and files that do not match
-are refused. To copy a checkpoint, copy all its files.
+states which bytes of the other files belong to the checkpoint: bytes appended by an interrupted save are ignored, and
+files that do not match are refused. To copy a checkpoint, copy all its files.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class Checkpoint:
 
 
 def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Checkpoint:
-    """Restores a federation from a checkpoint, written in process or over Flower; returns it for further saves.
+    """Restores a federation from a file, written in process or over Flower; returns its ``Checkpoint``.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is not a checkpoint, is damaged, lacks its appended files, or does not fit the federation's
-            options; the federation is then unchanged.
+        ValueError: if the file is not a checkpoint, is damaged, lacks its appended files, or does not fit the
+            federation's options; the federation is then unchanged.
         TypeError: if the argument is not a path.
     """
     check_path("checkpoint", path)
@@ -207,7 +207,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def check_path(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Raises ``TypeError`` unless it is a path, and ``OSError`` if it is a folder or its folder does not exist."""
+    """Raises ``TypeError`` for anything but a path, and ``OSError`` for a folder or a file in a missing folder."""
     if path is None:
         return
     if not isinstance(path, str | os.PathLike):

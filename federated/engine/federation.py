@@ -38,7 +38,7 @@ class ClientHost(Protocol):
         """Runs clients through a phase; yields services in the order of the requests without storing them."""
 
     def catch_up(self, number: int, message: Content) -> str:
-        """Passes the server's answer to a client that is behind; returns why it was refused, or an empty string."""
+        """Passes the server's answer to a client that is behind; returns why the client refused it, or ""."""
 
     def states(self) -> dict[int, dict[str, Any]]:
         """Returns the ``state_dict`` of each client, by number."""
@@ -106,7 +106,7 @@ class Federation:
 
     Attributes:
         algorithm: the options.
-        host: contains the clients.
+        host: the host of the clients.
         fun: F, evaluated for the history and not counted as queries; None omits its values.
         codec: whether messages are encoded as bytes; False passes the objects and counts no message bytes.
         server: the server.
@@ -171,7 +171,7 @@ class Federation:
         """Restores a ``state_dict`` after validating all of it.
 
         Raises:
-            ValueError: if it has another version or configuration, or is invalid; nothing has then changed.
+            ValueError: if the state has another version or configuration, or is invalid; nothing has then changed.
         """
         with refusing():
             if state.get("version") != STATE_VERSION:

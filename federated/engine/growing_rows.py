@@ -1,8 +1,8 @@
 """Stores the queries in clients' states as rows that a checkpoint appends to a file.
 
-A ``Trajectory`` in a state is a mapping with ``X``, ``y`` and ``failed_X``, which only grow. In the saved state their
-numbers of rows replace them. The file has a record for each client and save with new rows: a line of JSON, followed by
-the bytes of the new rows of ``X``, ``y`` and ``failed_X``.
+A ``Trajectory`` in a state is a mapping with ``X``, ``y`` and ``failed_X``, which only grow. In the saved state each is
+replaced by its number of rows. If a save finds new rows of a client, it adds a record to the file: a line of JSON,
+followed by the bytes of the new rows of ``X``, ``y`` and ``failed_X``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 NAMES = ("X", "y", "failed_X")
 TRAJECTORY = {"version", "d", *NAMES}
-"""Names in the state of a ``surrogates.Trajectory``; older ones also have ``noise``, which is None."""
+"""Names in the state of a ``surrogates.Trajectory``; older states also have ``noise``, which is None."""
 
 
 @dataclass(frozen=True)

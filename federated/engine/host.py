@@ -212,14 +212,14 @@ class Host:
 
 
 class OutOfTime(BaseException):
-    """A client exceeded its timeout. As a BaseException it is not taken for a failure of the objective."""
+    """Raised if a client exceeds its timeout; as a BaseException it is not taken for the objective's failure."""
 
 
 @contextmanager
 def timer(seconds: float | None) -> Iterator[None]:
     """Raises ``OutOfTime`` by SIGALRM if a block takes longer; an earlier timer keeps its remaining time.
 
-    It has an effect in the main thread only, on systems with timers.
+    The timer works only in the main thread, on systems with timers.
     """
     if seconds is None or not hasattr(signal, "setitimer") or current_thread() is not main_thread():
         yield

@@ -21,15 +21,15 @@ from optimizers.running.interrupts import follow_parent
 
 
 class WorkerError(RuntimeError):
-    """A worker process has ended, or a client raised an exception that cannot be pickled."""
+    """Raised if a worker process has ended, or a client raised an exception that cannot be pickled."""
 
 
 class WorkerPool:
     """A ``Host`` in each of W worker processes, with clients assigned to idle workers.
 
-    A client's first request goes to an idle worker, which then has its state and objective and serves its later
-    requests. If a worker is idle while several clients wait for another, one of them moves to it with its objective and
-    state; a client whose objective cannot be pickled (with ``"fork"``) does not move.
+    A client's first request goes to an idle worker, which then keeps the client's state and objective and serves its
+    later requests. If a worker is idle while several clients wait for another worker, one of these clients moves to the
+    idle one with its objective and state; a client whose objective cannot be pickled (with ``"fork"``) stays.
 
     The results are bitwise those of one ``Host``, because they depend only on the client's state and objective, and
     workers use as many torch threads as this process.

@@ -28,10 +28,10 @@ class PendingMessage:
 
     Attributes:
         node: Flower's number of the node.
-        client: the node's client; None if the message asks for it.
+        client: the node's client; None if the message asks for its number.
         reply: the reply, once received.
         reason: why there will be no reply.
-        code: Flower's error code, if that is the reason.
+        code: Flower's error code, if an error is the reason.
     """
 
     node: int
@@ -47,7 +47,7 @@ class PendingMessage:
 
 
 class ClientAccount:
-    """The totals that a client has reported; ``service`` books the increase since its last reply.
+    """The totals that a client has reported; ``service`` books the increase since the client's last reply.
 
     A reply contains the totals of the client's own ledger (``NodeLedger``) and of its node's byte meter
     (``wire.Meter``). Queries of a lost report are therefore booked with the client's next reply, with a note of their
@@ -58,7 +58,7 @@ class ClientAccount:
 
     Args:
         longest: maximal seconds that a client can claim for one message.
-        most: maximal number of queries per message since the last reply that a client can claim.
+        most: maximal number of queries that a client can claim for each message since its last reply.
     """
 
     def __init__(self, longest: float, most: float = math.inf) -> None:
@@ -81,7 +81,7 @@ class ClientAccount:
         self._remarks = [*self._remarks, text][:MAX_REMARKS]
 
     def service(self, client: int, sent: RecordDict, entry: PendingMessage) -> Service:
-        """Returns the costs of a message, whose records are ``sent``, and its reply, with a missing report's reason."""
+        """Returns the costs of a message, with records ``sent``, and of its reply, and why a report is missing."""
         traffic = Counter(message_down=size_of(sent) if entry.node else 0)
         spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
         self._messages += bool(entry.node)

@@ -75,7 +75,7 @@ def account(context: Context) -> dict[str, Any]:
 @app.query("hello")
 @answering
 def hello(message: Message, context: Context) -> dict[str, Any]:
-    """Answers the client's number."""
+    """Replies with the client's number."""
     algorithm, node = _read(context)
     theirs = json.loads(str(message.content.config_records[HELLO]["configuration"]))
     algorithm.check_configuration(theirs, "the server")
@@ -117,7 +117,7 @@ def catch_up(message: Message, context: Context) -> dict[str, Any]:
 @app.query("account")
 @answering
 def settle(message: Message, context: Context) -> dict[str, Any]:
-    """Answers the client's costs, which every reply contains."""
+    """Replies with the client's costs, which every reply contains."""
     return {}
 
 

@@ -76,15 +76,16 @@ class RunConfig:
             ``prox`` and ``update_rule`` are import paths in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
         timeout: seconds within which a client must reply, extended if the last replies took longer
-            (``federated.flower.waiting``). Messages expire after it, so the machines' clocks must differ by much less.
-        wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one in
-            a later round.
+            (``federated.flower.waiting``). Messages expire after it, so the clocks of the machines must differ by much
+            less.
+        wait: seconds to wait for clients, counted from the last connection: before the first round for all N clients,
+            in a later round for one.
         keys: file on the server's machine with each client's node key (``federated.flower.keys``). It may be empty
             without TLS, on one machine; nodes' claims are then trusted.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
             ``federation.pt``, saved after each round; empty for none. A run is refused if the folder contains a
             checkpoint other than that of ``resume``.
-        resume: checkpoint to resume from. Clients begin without a state, because Flower deletes it with its run.
+        resume: checkpoint to resume from. Clients begin without a state, because Flower deletes a run's client states.
     """
 
     algorithm: str = "fedzo"
@@ -196,8 +197,8 @@ class NodeConfig:
     Attributes:
         client: the client's number, 0 … N − 1.
         objective: import path of its function of one point, ``"package.module:name"``.
-        arguments: arguments of a function or class at that path that returns the objective, as in
-            ``"center = 0.5, scale = 2"``; ``" "`` calls it without arguments.
+        arguments: if given, the path is that of a function or class, which is called with these arguments and returns
+            the objective, as in ``"center = 0.5, scale = 2"``; ``" "`` means no arguments.
         numpy: whether the objective receives NumPy arrays instead of tensors.
         batched: whether the objective receives all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
@@ -238,7 +239,7 @@ class NodeConfig:
         _table("arguments", self.arguments)
 
     def prepared(self, algorithm: Algorithm) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
-        """Returns the client's evaluator and, if the algorithm needs it, its gradient, as mappings from its number.
+        """Returns mappings from the client's number to its evaluator and, if the algorithm needs it, its gradient.
 
         Raises:
             ValueError, TypeError: if the path cannot be imported, or as ``engine.host.prepared``.
@@ -259,7 +260,7 @@ def imported(path: Any, what: str) -> Any:
     """Imports the object at a path ``"package.module:name"``; ``what`` is its role, for messages.
 
     Raises:
-        ValueError: if it is not such a path, or the import fails.
+        ValueError: if the path has another form, or the import fails.
     """
     check_path(path, what)
     try:
@@ -269,7 +270,7 @@ def imported(path: Any, what: str) -> Any:
 
 
 def check_path(path: Any, what: str) -> None:
-    """Raises ``ValueError`` unless it is an import path ``"package.module:name"``."""
+    """Raises ``ValueError`` for a text that is not an import path ``"package.module:name"``."""
     if not isinstance(path, str) or not PATH.fullmatch(path):
         raise ValueError(f'{what} must be an import path "package.module:name", got {path!r}')
 

@@ -19,8 +19,8 @@ FORM = 'write pairs with spaces between them and text in quotes, as in \'rounds=
 def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) -> dict[str, Any]:
     """Returns a configuration's values by key, after ``cls.check``.
 
-    Each of the texts has pairs ``key=value``, or the only one is the path of a TOML file. ``ValueError`` if a text
-    cannot be parsed or contains more than pairs, or a key or value is refused.
+    Each text has pairs ``key=value``, or the only text is the path of a TOML file. ``ValueError`` if a text cannot be
+    parsed or contains more than pairs, or a key or value is refused.
     """
     try:
         given = _read(texts)

@@ -39,16 +39,16 @@ LOOK = 3.0
 
 
 class NoClientError(RuntimeError):
-    """Clients did not connect or cannot take part; the text states which ones and why."""
+    """Raised if clients did not connect or cannot take part; the text states which ones and why."""
 
 
 class GridHost:
     """A ``ClientHost`` that sends phases to SuperNodes and receives reports in their replies; it needs ``codec=False``.
 
-    A new node is asked for its client. With ``keys`` it can only be the client of its key, which Flower has verified
-    (``--enable-supernode-auth``). While a client's node is connected, other nodes that claim the client are refused, in
-    the log and in the client's next ledger entry. They are asked again after the first one has disconnected, so that a
-    client can move to another node.
+    A new node is asked for its client. With ``keys`` a node can only be the client listed for its key, which Flower has
+    verified (``--enable-supernode-auth``). While a client's node is connected, other nodes that claim the client are
+    refused; the log and the client's next ledger entry record this. Refused nodes are asked again after the first node
+    has disconnected, so that a client can move to another node.
 
     Args:
         algorithm: the options.
@@ -103,7 +103,7 @@ class GridHost:
         """See ``ClientHost.absent``; waits until a client is connected.
 
         Raises:
-            NoClientError: if there is none after ``wait`` seconds.
+            NoClientError: if no client is connected after ``wait`` seconds.
         """
         self._refresh_nodes()
         self._wait_for(set(clients), lambda: not self._nodes.keys().isdisjoint(clients))

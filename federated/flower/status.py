@@ -83,7 +83,7 @@ class Status:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Returns the state of the run in a folder; ``"killed in round r"`` if its process ended without writing one.
+    """Returns the state of the run in a folder; ``"killed in round r"`` if the process ended before the run.
 
     Raises:
         ValueError: if there is no state, or it cannot be read.
@@ -113,7 +113,7 @@ def _is_free(path: Path) -> bool:
 
 
 def text(state: Mapping[str, Any], now: float) -> str:
-    """Summarizes a state in a few lines, at a time in seconds since the epoch."""
+    """Summarizes a state in a few lines; ``now`` is the time in seconds since the epoch."""
     age = max(0.0, now - state["said"])
     done = f"round {state['round']} of {state['rounds']}"
     done += f", F {state['fun']:.6g}" if state.get("fun") is not None else ""

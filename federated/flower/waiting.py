@@ -9,15 +9,15 @@ REPORT_INTERVAL = 30.0
 """Seconds between progress messages."""
 
 SLACK, MOST = 3.0, 10.0
-"""A limit relative to the last replies' times, and its maximum relative to the configured limit."""
+"""A limit in medians of the last replies' durations, and its maximum in configured timeouts."""
 
 
 class Patience:
     """Time limits that adapt to the durations of earlier phases.
 
-    The limit of a kind of message is the larger of the configured ``timeout`` in seconds and three times the median
-    duration of its last replies, at most ten times the timeout. Missing replies count with the limit at the time. A
-    slow machine is therefore not considered dead, and a few slow clients have no effect.
+    The limit of a kind of message is three times the median duration of the last replies of this kind, but at least the
+    configured ``timeout`` in seconds and at most ten times as much. A missing reply counts with the limit that it
+    exceeded. A slow machine is therefore not considered dead, and a few slow clients have no effect.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -37,7 +37,7 @@ class Patience:
 class Waiting:
     """Reports every 30 s by ``say`` which clients are awaited, as in "waiting for client 1 to connect, 60 of 600 s".
 
-    ``awaited`` returns the clients, ``limit`` is the time limit in seconds, and ``then`` is a suffix, " to connect".
+    ``awaited`` returns the clients, ``limit`` is the time limit in seconds, ``then`` a suffix such as " to connect".
     """
 
     def __init__(

@@ -45,8 +45,8 @@ class LocalSteps(Algorithm):
         reset_rule: whether the rule's moments are reset at the start of each round, as in FZooS's programs.
         accept: ``"always"``, or ``"monotone"``, which rejects a round that does not lower F over its clients and costs
             one query and d numbers down per client (``federated.core.acceptance``).
-        rate: ``"constant"``, the rule's own learning rate, or ``"settling"``, which decreases when x reverses direction
-            (``federated.core.settling``).
+        rate: ``"constant"``, the learning rate of ``update_rule``, or ``"settling"``, which decreases when x reverses
+            direction (``federated.core.settling``).
         **common: see ``Algorithm``.
     """
 

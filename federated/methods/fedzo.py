@@ -67,9 +67,9 @@ class FedZO(LocalSteps):
 
         ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
 
-    In the paper pᵢ = 1/N. The factor 1/Q of its eq. 7, also used in eq. 87, is unbiased for directions with E uuᵀ = I
-    (normal in Lemma F.1); unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3,
-    and λ = 0.01 from its authors' program.
+    In the paper pᵢ = 1/N. The factor 1/Q of FZooS's eqs. 7 and 87 is unbiased for directions with E uuᵀ = I (normal in
+    Lemma F.1); unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3, and λ =
+    0.01 from its authors' program.
 
     **When to use it.** If queries are cheap and the clients' functions are similar. If they differ, see ``SCAFFOLD2``.
 
@@ -115,7 +115,7 @@ class FedZO(LocalSteps):
         return LocalDescent(self.x0, estimator=estimator, pull=self.pull, redraw=redraw, update_rule=rule, **common)
 
     def most_points(self, phase: str) -> int:
-        """T gradient estimates, or one for SCAFFOLD's Δᵢ."""
+        """The points of T gradient estimates, or of one for SCAFFOLD's Δᵢ."""
         queries = self._estimator(0).queries_needed(self.dimension)
         return queries * (1 if phase == "control" else self.local_steps)
 
@@ -129,10 +129,9 @@ class FedProx(FedZO):
 
         ĝ = δᵢ(x) + γ (x − x_{r−1}),    the gradient of fᵢ + (γ/2)‖· − x_{r−1}‖²
 
-    In the paper γ is a constant (eq. 89) in [0, 1] (eq. 6). Its authors' program has γ = 1 and a δᵢ that averages over
-    unit vectors without the factor d, so that its mean is ∇fᵢ/d. This corresponds to γ = d here: with Adam, whose steps
-    depend only on the ratio of the two terms (except for its ε), γ = d gives the program's FedProx, and γ = 1 nearly
-    FedZO.
+    In the paper γ is a constant (eq. 89) in [0, 1] (eq. 6). The authors' program has γ = 1, but its δᵢ averages over
+    unit vectors without the factor d and has mean ∇fᵢ/d. This corresponds to γ = d here: with Adam, whose steps depend
+    only on the ratio of the two terms (except for its ε), γ = d gives the program's FedProx, and γ = 1 nearly FedZO.
 
     **When to use it.** If the clients' functions differ and SCAFFOLD's control variates are too noisy, for example with
     few queries or few clients per round.

@@ -22,7 +22,7 @@ local_adam: UpdateRule = partial(adam, lr=0.01)
 
 
 def renew(rule: FirstOrder, reset: bool, rate: float | None) -> None:
-    """Resets a rule's moments if ``reset``, and sets its learning rate relative to its own unless ``rate`` is None."""
+    """Resets a rule's moments if ``reset``; sets its learning rate to ``rate`` times the initial one unless None."""
     if reset:
         rule.reset()
     if rate is not None:
@@ -114,7 +114,7 @@ class LocalDescent(Optimizer):
             moves: False only estimates the gradient at x.
             correction: b, shape ``d``.
             reset: see ``renew``, also for ``rate``.
-            rate: learning rate relative to the rule's own; None leaves it unchanged.
+            rate: learning rate relative to the rule's initial one; None leaves it unchanged.
         """
         self.restart(x)
         renew(self.state.rule, reset, rate)
@@ -190,7 +190,7 @@ class LocalGradientDescent(GradientDescent):
 
 
 def autograd(fun: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    """Returns the gradient of an objective: its own ``gradient`` method, or automatic differentiation."""
+    """Returns the gradient of an objective: its ``gradient`` method, or automatic differentiation."""
     given = getattr(fun, "gradient", None)
     return given if callable(given) else partial(_differentiated, fun)
 

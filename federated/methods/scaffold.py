@@ -64,7 +64,7 @@ class ControlServer(Server):
 
 
 class ControlClient(DescentClient):
-    """Type I: reports an estimate at x_{r−1}, then takes T steps corrected by the mean estimate minus its own."""
+    """Type I: reports an estimate at x_{r−1}, then takes T steps corrected by the mean estimate minus this estimate."""
 
     def _receive(self, phase: str, message: Broadcast) -> None:
         a, optimizer = self.algorithm, self.optimizer
@@ -142,7 +142,7 @@ class TableServer(Server):
 
 
 class TableClient(DescentClient):
-    """Type II: takes T steps corrected by the mean control variate minus its own, which becomes its mean estimate."""
+    """Type II: takes T steps corrected by c − cᵢ; then cᵢ becomes the mean of its estimates."""
 
     state: OwnControl
 

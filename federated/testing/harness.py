@@ -138,7 +138,7 @@ def run(federation: Federation, rounds: int) -> list[RoundRecord]:
 
 
 def trace(federation: Federation) -> tuple[Any, ...]:
-    """Returns what a repeated run must reproduce: the model, the ledger without seconds, and the history."""
+    """Returns the data that a repeated run must reproduce: model, ledger without seconds, and history."""
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in federation.ledger.to_rows()]
     history = [(r.round, r.accepted, r.refused, r.skipped) for r in federation.history]
     return federation.server.x.dtype, federation.server.x.tolist(), rows, history

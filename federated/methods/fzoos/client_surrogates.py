@@ -26,9 +26,8 @@ _cached: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDicti
 def cache(asked: ClientSurrogates, size: int) -> None:
     """Caches the Fourier surrogate just used, and evicts others while their total exceeds ``CACHE_BYTES``.
 
-    Other federations' surrogates are evicted first, because they may have ended. Within a federation clients take
-    turns: the most recently used surrogate is needed last and is evicted first. A surrogate above the limit is not
-    cached.
+    Surrogates of other federations, which may have ended, are evicted first. Within a federation clients take turns:
+    the most recently used surrogate is needed last and is evicted first. A surrogate above the limit is not cached.
     """
     _cached.pop(asked, None)
     if size > CACHE_BYTES:
@@ -52,8 +51,8 @@ class ClientSurrogates:
     """A client's queries and the two surrogates conditioned on them.
 
     The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8, which uses all queries). A
-    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3), either of all queries, appended in O(n² + nM) each, or
-    of the nearest ``feature_window``, refitted each time. Both are in f's units.
+    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3). It has either all queries, each added in O(n² + nM),
+    or the nearest ``feature_window``, and is then refitted each time. Both are in f's units.
 
     The Fourier surrogate stores n·M numbers of features and n² of their factor while n ≤ M, then 2M²: 80 KB per query
     for M = 10,000. A process caches ``CACHE_BYTES`` of them, and rebuilds evicted ones. A state contains the sizes of
@@ -110,7 +109,7 @@ class ClientSurrogates:
             return self.local.gradient_posterior(x).mean[0] * self.local.scale
 
     def most_uncertain(self, x: Tensor, candidates: Tensor, count: int) -> Tensor:
-        """Returns the candidates (``m x d``) with the largest posterior traces of the gradient, ``count x d``.
+        """Returns the candidates, of ``m x d``, with the largest trace of the gradient's covariance, ``count x d``.
 
         The GP uses the queries nearest to x. Appx. G has the norm ‖∂σ²‖ instead of the trace; for an isotropic kernel
         and fewer queries than dimensions the norm equals the prior's at every candidate and cannot rank them.

@@ -24,10 +24,10 @@ class ClientState:
 
     Attributes:
         x: the last x_r, shape ``d``.
-        x_version: its version.
+        x_version: the version of x.
         before: x_{r−1}, shape ``d``.
         w: the last w = Σ pᵢ wᵢ, shape ``M``.
-        w_version: its version.
+        w_version: the version of w.
     """
 
     x: Tensor | None = None
@@ -61,11 +61,11 @@ class ServerState:
         surrogates: the latest wᵢ of each client that has sent one, shape ``M``.
         x_version: number of changes of x.
         x_holders: clients that have received x.
-        w: Σ pᵢ wᵢ over all these clients, shape ``M``; None if there are none.
+        w: Σ pᵢ wᵢ over all clients that have sent a wᵢ, shape ``M``; None if there are none.
         w_version: number of changes of w.
         w_holders: clients that have received w.
         present: clients that sent wᵢ in this round.
-        w_present: Σ pᵢ wᵢ over them, shape ``M``; None if there are none.
+        w_present: Σ pᵢ wᵢ over ``present``, shape ``M``; None if there are none.
         gamma: γ_r, if the server computes it.
         fallbacks: number of estimates of γ that were not finite.
     """
@@ -109,7 +109,7 @@ class ServerState:
 
     @property
     def all_present(self) -> bool:
-        """Whether this round's clients are all that have sent a wᵢ."""
+        """Whether every client that has ever sent a wᵢ sent one in this round."""
         return len(self.present) == len(self.surrogates)
 
     def with_holders(self, phase: str, clients: Collection[int]) -> ServerState:
@@ -121,7 +121,7 @@ class ServerState:
         return self
 
     def lacking(self, client: int | None) -> dict[str, Tensor]:
-        """Returns x and w unless the client has them; for None, both."""
+        """Returns those of x and w that the client does not have; for None, both."""
         lacking = {} if among(client, self.x_holders) else {"x": self.x}
         return lacking if self.w is None or among(client, self.w_holders) else lacking | {"w": self.w}
 

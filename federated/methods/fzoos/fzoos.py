@@ -378,15 +378,15 @@ class FZooS(FZooSOptions):
     **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) if all bounds are finite
     and there is no prox; the lengthscale 1 and the active queries' box of ±0.01 are in these units. Both kernels are
     squared exponential (Appx. D; the authors' code uses Matérn 5/2 locally). Values are standardised, with means from
-    generalised least squares. The rule's moments are reset in every round, as in their code. A round that does not
-    lower F is kept, as in Alg. 2; their code rejects it, as ``accept="monotone"`` does, but does not count the queries.
-    If a round ends before its wᵢ arrive, the previous w is kept, and also x_r unless ``accept="monotone"``.
+    generalised least squares. The rule's moments are reset in every round, as in the authors' code. A round that does
+    not lower F is kept, as in Alg. 2; the authors' code rejects it, as ``accept="monotone"`` does, but does not count
+    the queries. If a round ends before its wᵢ arrive, w is unchanged; x_r is kept unless ``accept="monotone"``.
 
     **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate="constant"`` F stops
-    decreasing at a level set by the step length. If x_r reverses direction, the rate is halved; from a third of its
-    initial value on, the radius of active queries decreases with it. By default both surrogates use the ``window``
-    queries nearest to x, at least min(3d/2, 500) after the first halving. Their nugget decreases with the squared
-    distances of these queries. With noisy values the radius is fixed and the nugget maximizes the likelihood.
+    decreasing at a level set by the step length. If x_r reverses direction, the rate is halved; once it is below a
+    third of its initial value, the radius of active queries decreases in proportion. By default both surrogates use the
+    ``window`` queries nearest to x, at least min(3d/2, 500) after the first halving. Their nugget decreases with the
+    squared distances of these queries. With noisy values the radius is fixed and the nugget maximizes the likelihood.
 
     **When to use it.** If the clients' functions differ, are smooth, and queries are expensive. If rounds are expensive
     and queries cheap, ``SCAFFOLD2`` ends as low (experiment ``fzoos-fig1``).

@@ -75,7 +75,7 @@ class SharedGamma(GammaRule):
     def points(self, x: Tensor, before: Tensor) -> list[Tensor]:
         """Returns the points at which clients measure, in user units: by default only x_r.
 
-        They may depend only on x_r and x_{r−1} (``before``), which the server and the clients know.
+        The points may depend only on x_r and x_{r−1} (``before``), which the server and the clients know.
         """
         return [x]
 
@@ -96,8 +96,8 @@ class SharedGamma(GammaRule):
 
         Args:
             scalars: measurements of the present clients, ``N x num_scalars``.
-            gradients: their ∇μ̂ᵢ at the points, ``points x N x d``.
-            shares: their pᵢ, ``N``, not necessarily normalized.
+            gradients: these clients' ∇μ̂ᵢ at the points, ``points x N x d``.
+            shares: these clients' pᵢ, ``N``, not necessarily normalized.
         """
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
@@ -120,12 +120,12 @@ class Adaptive(SharedGamma):
 
         γ = −Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖²,
 
-    clipped to [0, 1]. (A γ of its own for each client, as in Prop. B.1, would depend on ∇F·cᵢ.) If clients are absent,
+    clipped to [0, 1]. (A different γ for each client, as in Prop. B.1, would depend on ∇F·cᵢ.) If clients are absent,
     cᵢ is relative to the mean of the present ones, and (γ, g) minimize Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A client reports one
     number, mᵢ·cᵢ; the server knows the cᵢ.
 
     With a robust mean instead of Σ pᵢ, μ̂ = φᵀw uses the robust mean w of the wᵢ, and γ is minus the robust mean of the
-    mᵢ·cᵢ divided by that of the ‖cᵢ‖².
+    mᵢ·cᵢ divided by the robust mean of the ‖cᵢ‖².
     """
 
     phase = "gamma"
@@ -149,7 +149,7 @@ class Adaptive(SharedGamma):
         return clipped(-float((p * scalars[:, 0].double()).sum()) / squares) if squares != 0.0 else 0.0
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
-        """Returns minus the robust mean of mᵢ·cᵢ over that of ‖cᵢ‖², clipped to [0, 1]; 0 without corrections."""
+        """Returns −(robust mean of mᵢ·cᵢ)/(robust mean of ‖cᵢ‖²), clipped to [0, 1]; 0 without corrections."""
         scale = mean_of(squares)
         return clipped(-mean_of(scalars[:, 0].double()) / scale) if scale > 0.0 else 0.0
 
@@ -179,7 +179,7 @@ def gamma_rule(gamma: Gamma) -> GammaRule:
 
 
 def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
-    """Returns cᵢ = Σⱼ pⱼ gⱼ − gᵢ of gᵢ = ∇μ̂ᵢ(x), both ``... x N x d``; the shares pᵢ need not sum to 1."""
+    """Returns cᵢ = Σⱼ pⱼ gⱼ − gᵢ for gᵢ = ∇μ̂ᵢ(x), both ``... x N x d``; the shares pᵢ need not sum to 1."""
     p = (shares / shares.sum()).to(gradients)
     return (p[:, None] * gradients).sum(-2, keepdim=True) - gradients
 

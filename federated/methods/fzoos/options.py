@@ -63,9 +63,10 @@ class FZooSOptions(LocalSteps):
         feature_kind: kind of ``FourierFeatures``; the paper uses ``"cosine"``.
         feature_seed: seed of the features; None means ``seed``.
         feature_kernel: kernel of the features, ``"rbf"`` or ``"matern52"``.
-        rate: ``"constant"``, the rule's own rate, as in the paper; or ``"settling"``, which decreases when x reverses
-            direction (``federated.core.settling``). Then active queries have the radius active_radius · min(1, 3 η/η₀),
-            or active_radius if values are noisy, and both surrogates fit their nugget (``ClientSurrogates.settle``).
+        rate: ``"constant"``, the rate of ``update_rule``, as in the paper; or ``"settling"``, which decreases when x
+            reverses direction (``federated.core.settling``). Then the radius of active queries is active_radius ·
+            min(1, 3 η/η₀), constant if values are noisy, and both surrogates fit their nugget
+            (``ClientSurrogates.settle``).
         active: when active queries are made: ``"step"``, in each step (Appx. G); ``"round"``, around x_r (Alg. 2, line
             7); None, never.
         active_queries: number of active queries of a step or round.
@@ -76,9 +77,9 @@ class FZooSOptions(LocalSteps):
             ∇μᵢ = 0.
         lengthscale: lengthscale ℓ of the local GP and the features, in search units; see ``LocalSurrogateOptions`` for
             this and the next three.
-        nugget: of the local GP.
-        kernel: of the local GP.
-        window: of the local GP.
+        nugget: nugget of the local GP.
+        kernel: kernel of the local GP.
+        window: number of nearest queries in the local GP.
         feature_nugget: noise variance relative to the outputscale, of the Fourier surrogate; None means ``nugget``.
         feature_window: number of nearest queries in the Fourier surrogate; None means all, or ``window`` with a
             settling rate.

@@ -49,7 +49,7 @@ class ScalarLog:
         return self._entries[low:high]
 
     def rounds(self, start: int, stop: int) -> str:
-        """Returns the numbers of those rounds, formatted by ``ranges``."""
+        """Returns the numbers of the rounds of ``between``, formatted by ``ranges``."""
         return ranges([entry.round for entry in self.between(start, stop)])
 
     def digest_at(self, number: int, present: str) -> str | None:
@@ -60,7 +60,7 @@ class ScalarLog:
         return self._entries[i].digest if i < len(self._entries) else present
 
     def check(self, present: int, scalars: Callable[[int], TensorSpec]) -> None:
-        """Raises ``MessageError`` unless the entries' rounds ascend, are before ``present``, and have their scalars."""
+        """Raises ``MessageError`` unless the entries' rounds ascend, are before ``present``, and have valid scalars."""
         check_integers("the log's first round", [self.first], present + 1, 1)
         after = self.first
         for entry in self._entries:

@@ -35,10 +35,10 @@ class ScalarOnly(Algorithm):
     r"""HiSo's Alg. 1: the communication of scalars, independent of the model that they move.
 
     A client that takes part in round r receives the scalars of the rounds since it last took part (line 6) and rebuilds
-    x_r by ``model.follow(round, scalars)`` (lines 7 and 8); directions are addressed by seed and step. It takes its
-    local steps (lines 9 to 12), returns to x_r (line 13), and sends their scalars (line 14). The server averages and
-    logs them, and moves its own model (line 16). A vector of size d is sent only to a client that cannot replay. A
-    subclass defines the model and its number of scalars.
+    x_r by ``model.follow(round, scalars)`` (lines 7 and 8); directions are addressed by seed and step. The client takes
+    its local steps (lines 9 to 12), returns to x_r (line 13), and sends the steps' scalars (line 14). The server
+    averages and logs them, and moves its own model (line 16). A vector of size d is sent only to a client that cannot
+    replay. A subclass defines the model and its number of scalars.
 
     **Bytes.** A round costs each client τP scalars up and their means down, 4 bytes each in float32: 40 bytes for P = 5
     and τ = 1, as in most cells of the paper's Table 2. A client receives the means of round r when it next takes part:
@@ -62,7 +62,7 @@ class ScalarOnly(Algorithm):
 
     Attributes:
         most_numbers: number of scalars of the longest round.
-        dtype_of_scalars: their dtype in messages.
+        dtype_of_scalars: dtype of scalars in messages.
     """
 
     personal = True
@@ -111,7 +111,7 @@ class ServerState:
         model: x_r, and H_r if there is one; modified in place.
         digest: digest of the model.
         log: the last rounds.
-        known: for each client, a round at whose start its model is known to be; modified in place.
+        known: for each client, a round whose initial model it is known to have; modified in place.
     """
 
     model: ScalarModel
@@ -209,8 +209,8 @@ class ClientState:
     """The round of a client's model, and its local steps in the current round.
 
     Attributes:
-        at: the round at whose start the model is.
-        digest: its digest there; empty while it is not needed.
+        at: the round whose initial model the client has.
+        digest: the digest of this model; empty while it is not needed.
         planned: number of local steps; 0 before the first round.
         sent: the scalars of each completed step, ``P``, or a probe's two.
         succeeded: number of scalars from successful queries.

@@ -143,9 +143,9 @@ def test_impersonation_replay_and_another_phase_are_refused_ledgered_and_the_rou
     reasons = {r.round: r.refused for r in records}
     assert reasons[1] == reasons[5] == ()
     assert reasons[2] == ((1, "control", "client 1 sent a report in the name of client 0"),)
-    wanted = "late: the report is for round 1, phase 'control'; this is round 3, phase 'control'"
+    wanted = "late: the report is for round 1, phase 'control', but this is round 3, phase 'control'"
     assert reasons[3] == ((1, "control", wanted),)
-    wanted = "the report is for round 4, phase 'control'; this is round 4, phase 'local'"
+    wanted = "the report is for round 4, phase 'control', but this is round 4, phase 'local'"
     assert reasons[4] == ((1, "local", wanted),)
     assert [r.accepted for r in records] == [(0, 1, 2), (0, 2), (0, 2), (0, 2), (0, 1, 2)]
     noted = {row["round"]: row["refused"] for row in made.ledger.to_rows() if row["client"] == 1}
