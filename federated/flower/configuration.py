@@ -197,8 +197,8 @@ class NodeConfig:
     Attributes:
         client: the client's number, 0 … N − 1.
         objective: import path of its function of one point, ``"package.module:name"``.
-        arguments: if given, the path is that of a function or class, which is called with these arguments and returns
-            the objective, as in ``"center = 0.5, scale = 2"``; ``" "`` means no arguments.
+        arguments: if given, the path leads to a function or class, which is called with these arguments and returns the
+            objective, as in ``"center = 0.5, scale = 2"``; ``" "`` means no arguments.
         numpy: whether the objective receives NumPy arrays instead of tensors.
         batched: whether the objective receives all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
