@@ -73,9 +73,9 @@ def local_cloud(
         num_points: n.
         radius: the distance from the center (its root mean square for ``"normal"``).
         seed: seed of the directions u.
-        distribution: the distribution of the directions, see ``Directions``. With ``"orthonormal"``, any rows k d to k
-            d + d − 1 are orthogonal.
-        step: the step for which ``Directions`` gives the directions of rows 0 to n − 1.
+        distribution: the distribution of the directions, see ``Directions``. With ``"orthonormal"`` the directions of
+            points 0 to d − 1, d to 2d − 1, … are orthogonal.
+        step: ``step`` in ``Directions``; another step gives other points.
 
     Raises:
         ValueError: for a center that is not a vector, a radius or n that is not positive, or an unknown distribution.

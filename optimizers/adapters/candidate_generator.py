@@ -20,7 +20,7 @@ from surrogates import DerivedGP
 
 
 class CandidateGenerator:
-    """Generates candidates X for a BoTorch loop that evaluates them, and observes their values Y.
+    """Generates candidates X for a BoTorch loop, and learns from the values Y that the loop observes.
 
     Example::
 

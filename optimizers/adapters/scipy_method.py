@@ -22,7 +22,7 @@ from optimizers.registry import method_class
 QUERIES_PER_COORDINATE = 100
 
 BUDGETS = ("max_queries", "maxfev", "maxfun")
-"""The names of the query budget: ours, that of SciPy's Nelder-Mead, and that of SciPy's L-BFGS-B."""
+"""The names of the query budget: ours, and the ones in SciPy's Nelder-Mead and L-BFGS-B."""
 
 
 def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any) -> ScipyMethod:
@@ -32,7 +32,7 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
     SciPy's methods it warns if ``jac`` is given and not used. The result has NumPy arrays. Unlike in SciPy, x0 must be
     within the bounds. The callable can be pickled if ``defaults`` can.
 
-    ``options`` may be options of ``optimizers.minimize``, of the method, and SciPy's:
+    ``options`` takes options of ``optimizers.minimize``, of the method, and of SciPy:
 
     - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
     - ``maxiter`` ends the run after this many batches; then the status is 1, and ``stop_reason`` is "iterations".

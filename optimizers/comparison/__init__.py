@@ -1,1 +1,1 @@
-"""Compares methods, also SciPy's and CMA-ES, on the user's function."""
+"""Compares this project's methods, SciPy's and CMA-ES on the user's function."""

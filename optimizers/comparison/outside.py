@@ -74,7 +74,7 @@ def run_outside(
 
     SciPy's methods keep their defaults, except that their limits are raised to the budget. Methods with gradients use
     SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube, with an initial standard
-    deviation of 0.3. CMA-ES and COBYQA may not evaluate f at x0.
+    deviation of 0.3. CMA-ES and COBYQA do not always evaluate f at x0.
 
     With ``restarts``, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
     methods unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).

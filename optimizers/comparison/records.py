@@ -1,4 +1,4 @@
-"""Records as dictionaries, one measured value per row: selections and means over seeds."""
+"""Selects rows of measured values, which are dictionaries, and averages them over seeds."""
 
 from __future__ import annotations
 

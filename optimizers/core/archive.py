@@ -1,7 +1,7 @@
 """Archives: nested mappings of tensors, arrays and plain values in one file, without pickling.
 
-An archive is a zip file that ``numpy.load`` opens: a member ``NAME.npy`` for each tensor and array, named by its keys,
-and ``content.json`` with everything else and references to the members. The same content gives the same bytes.
+An archive is a zip file that ``numpy.load`` opens: a member ``NAME.npy`` for each tensor and array, named by the keys
+that lead to it, and ``content.json`` for the rest. The same content gives the same bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def load_archive(path: str | os.PathLike[str], kind: str, made: Callable[[dict[s
             if described["kind"] != kind:
                 raise ValueError(f"it holds a {described['kind']}")
             if described["version"] != VERSION:
-                raise ValueError(f"its format has version {described['version']}, accepted is {VERSION}")
+                raise ValueError(f"its format has version {described['version']}, expected {VERSION}")
             content = _decoded(described["content"], archive)
             if not isinstance(content, dict):
                 raise ValueError("its content is not a mapping")
@@ -128,7 +128,7 @@ def _bits(tensor: Tensor, place: str) -> np.ndarray:
 
 
 def has_numpy_dtype(tensor: Tensor) -> bool:
-    """Whether NumPy has the tensor's dtype; it lacks bfloat16 and floating dtypes of 8 bits."""
+    """Whether NumPy has the tensor's dtype; NumPy lacks bfloat16 and floating dtypes of 8 bits."""
     try:
         tensor.new_empty(0, device="cpu").numpy()
     except TypeError:

@@ -33,8 +33,8 @@ class Batch:
         scales: multiples of the directions, shape ``q``; a point with scale 0 is the base.
         addresses: (step, row) of each point's direction; empty if the points are explicit.
         directions: the addressed directions; None if the points are explicit.
-        metric: the diagonal H > 0, or None for H = 1: shape ``d``, float64 (float32 for a narrower base), or one number
-            for each group of coordinates.
+        metric: the diagonal of H > 0, float64 (float32 for a narrower base), of shape ``d`` or with one number for each
+            group of coordinates; None: H = 1.
         explicit: explicit points in search coordinates, shape ``q x d``, or None.
         domain: the box and the search coordinates; None if the search is in user coordinates without a box.
         info: tensors, numbers and strings that a method's ``_tell`` needs from ``_ask``; saved with the batch.

@@ -119,7 +119,7 @@ class ConstraintSet:
         return np.array(rows, dtype=float).reshape(len(X), sum(self._known_sizes))
 
     def magnitudes(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """Each component's largest |bound| (finite ones) or |value at x0| (known ones), shape ``m``; 1 if all are 0."""
+        """For each component max(|finite bounds|, |value at x0| if known), shape ``m``; 1 where that is 0."""
         values = np.concatenate([np.zeros(sum(sizes)), self._first])
         sides = self.sides(sizes)
         parts = [values, *(np.where(np.isfinite(side), side, 0.0) for side in (sides.lower, sides.upper))]
@@ -148,8 +148,8 @@ class ConstraintSet:
         """Converts the values of q queries to rows (f, c), ``q x 1 + m``, NaN where not finite, and counts components.
 
         Args:
-            values: for each query ``(f, c)``, f and the c of each constraint, the numbers f, c₁, … in one row, or NaN
-                if it failed.
+            values: for each query a pair ``(f, c)``, f followed by each constraint's values, a row f, c₁, …, or NaN if
+                the query failed.
             count: q.
             sizes: the number of components of each constraint, if known.
 

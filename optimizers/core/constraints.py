@@ -55,7 +55,7 @@ class Group:
     """The components of one constraint, lower ≤ fun(x) ≤ upper.
 
     Attributes:
-        fun: the function; None where the objective returns the values.
+        fun: the function; None if the objective returns the values.
         lower: shape ``m``, or 1 for all components.
         upper: shape ``m``, or 1 for all components.
         keep_feasible: whether points that violate the constraint are avoided.

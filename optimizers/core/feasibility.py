@@ -1,4 +1,4 @@
-"""The feasibility of a constrained run's queries, and the entries about constraints in its result."""
+"""The feasibility of a constrained run's queries, and the entries about constraints in the run's result."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Feasibility:
         scales: the scale of each component, shape ``m``; 0 before it is known.
         violations: the largest violation of each query, in order of arrival, NaN for a failed one.
         best: f at the best feasible query, the number of its batch and its index there.
-        best_c: c at that query, shape ``m``.
-        least: the least relative violation of a successful query (the largest over the components).
+        best_c: c at the best feasible query, shape ``m``.
+        least: the least, over successful queries, of a query's largest relative violation.
         x: the query whose violation is ``least``, shape ``d``.
         y: f at x.
         c: c at x, shape ``m``.
@@ -114,8 +114,8 @@ class Feasibility:
     ) -> dict[str, Any]:
         """Adds the entries about constraints to a result; see ``Result``.
 
-        ``multipliers`` has one for each component, shape ``m``, or None if unknown. ``expected`` are the constraints'
-        posterior means at the result's x, shape ``m``; None: the observed values are used.
+        ``multipliers`` have shape ``m``, or are None if unknown. ``expected`` are the constraints' posterior means at
+        the result's x, shape ``m``; None: the observed values are used.
         """
         if len(self.violations) == len(record.places):
             order = sorted(range(len(record.places)), key=record.places.__getitem__)

@@ -1,4 +1,4 @@
-"""Atomic writing of files, files that hold a state, and append-only files."""
+"""Writes files atomically, saves states in files, and appends to files."""
 
 from __future__ import annotations
 

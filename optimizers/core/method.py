@@ -30,7 +30,7 @@
   step; ``self._descend(rule, g)`` takes a first-order step and calls ``_prox``.
 - **Messages of results.** A batch of an initial design has ``info={"design": True}``, so that the result says when the
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
-  ``follows_estimates``: its run is no ``success`` if the iterate never moved.
+  ``follows_estimates``: its run is not a ``success`` if the iterate never moved.
 - **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. Then users
   may pass a ``history``, tell values of other points, and omit x0. If its model supports a noise variance for each
   value, it sets ``takes_variances``.
@@ -81,7 +81,7 @@ class MethodTools(ABC):
         max_queries: query budget.
         prox: proximal operator of ψ, or None.
         domain: the box and its search coordinates, or None.
-        iterations: the number of batches told.
+        iterations: the number of batches whose values are all told.
     """
 
     method: ClassVar[str]

@@ -265,9 +265,9 @@ class Optimizer(RunState):
         rows = answers.rows(which)
         check_integer("retries", retries, 0)
         if not rows and not retries:
-            raise ValueError("which must name a point of the batch unless retries is positive")
+            raise ValueError("which must name a point of the batch if retries is 0")
         if retries > self.spare:
-            raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
+            raise ValueError(f"{retries} retries exceed the budget: queries left: {self.spare}")
         told, y, totals, feasibility = self._judged(batch, values, rows, retries)
         answers = answers.with_values(rows, told)
         changed = ["_record", "_out", "iterations", "_stop_reason", "_feasibility"]

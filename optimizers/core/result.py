@@ -24,7 +24,7 @@ class Estimate(NamedTuple):
     Attributes:
         x: the query, shape ``d``.
         fun: the posterior mean of f + ψ there.
-        fun_std: its standard deviation.
+        fun_std: the posterior standard deviation.
         constr: the posterior means of the constraints, shape ``m``; None without constraints.
     """
 
@@ -67,9 +67,8 @@ class Result(OptimizeResult):
 
     A run whose variables have names (``Space``) also has ``params``, the values of x by name.
 
-    A run with constraints has further attributes. Its x is the best feasible query or, if there is none, the query of
-    least relative violation; then ``success`` is False. Relative: divided by the constraint's first nonzero distance
-    from a bound.
+    A run with constraints has further attributes. Its x is the best feasible query. If there is none, ``success`` is
+    False, and x is the query whose violation is least relative to the constraint's first nonzero distance from a bound.
 
     Attributes:
         constr_violation, maxcv: the largest violation of a constraint at x, in the constraint's units.

@@ -22,7 +22,7 @@ from optimizers.core.state import check_complete, check_match, load_fields, save
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 
 OPENING = 16
-"""The most points in the design of a run without x0; it also has at most 2d, and at most a quarter of the budget."""
+"""The most points in the design of a run without x0, which has at most 2d points and a quarter of the budget."""
 
 
 class RunState(MethodTools):

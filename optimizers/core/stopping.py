@@ -78,9 +78,8 @@ def describe(
     """The entries status, success, message and stop_reason of a run's result.
 
     A run succeeds if it reaches its target. It also succeeds if it stagnates, has evaluated all integer points or,
-    without a target, spends its budget or time, provided that at least two queries succeeded and ``stood_still`` finds
-    nothing.
-    ``follows_estimates`` says that every nonzero gradient estimate should move the iterate.
+    without a target, spends its budget or time, provided that at least two queries succeeded and ``stood_still`` is
+    empty. ``follows_estimates`` says that every nonzero gradient estimate should move the iterate.
     """
     planned = {StopReason.TARGET, StopReason.STAGNATION, StopReason.EXHAUSTED}
     planned |= {StopReason.BUDGET, StopReason.TIME} if target is None else set()

@@ -91,7 +91,7 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
     Args:
         name: the name of the numbers in messages.
         given: the numbers.
-        booleans: whether booleans count as 0 and 1; otherwise they raise.
+        booleans: whether booleans count as 0 and 1; otherwise they raise an error.
 
     Raises:
         TypeError: for complex, non-numeric or, unless ``booleans``, boolean entries.
@@ -105,7 +105,7 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
         if not all(isinstance(v, Tensor) and v.numel() == 1 for v in given):
             parameters = any(isinstance(v, nn.Parameter) for v in given)
             hint = "; ModuleObjective.x0() makes one vector of a module's parameters" if parameters else ""
-            raise ValueError(f"{name}: a list of tensors must hold one number in each{hint}")
+            raise ValueError(f"{name}: in a list of tensors, each must hold one number{hint}")
         parts = [numeric(name, v).reshape(()) for v in given]
         tensor = torch.stack([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])
     else:

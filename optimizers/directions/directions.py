@@ -101,7 +101,7 @@ class Directions:
         For a normal z, ρ = P(−a <= z <= b) by Stein's lemma. For a coordinate v of a unit vector, whose density is
         proportional to (1 − v²)^((d−3)/2), integration by parts gives the same probability in d + 2 dimensions, with
         P(|v| <= t) = I_{t²}(1/2, (d + 1)/2), the regularized incomplete beta function. Signs have ρ = (min(a, 1) +
-        min(b, 1))/2, and e_j, which has no sign, min(b, 1).
+        min(b, 1))/2; e_j, whose entries are 0 or 1, has ρ = min(b, 1).
 
         Args:
             below: a >= 0, float64 of any shape; inf for no bound.

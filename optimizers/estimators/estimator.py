@@ -165,7 +165,7 @@ def room(x: Tensor, domain: Domain | None, reach: float) -> tuple[Tensor, Tensor
 
 
 def inward(x: Tensor, axes: Sequence[int], radius: float, domain: Domain | None) -> Tensor:
-    """A sign for each axis, float64, CPU: −1 if +radius leaves the box and the other side has more room, else 1."""
+    """A sign for each axis, float64, CPU: −1 if x + radius leaves the box and the other side has more room, else 1."""
     signs = torch.ones(len(axes), dtype=torch.float64)
     if domain is not None and domain.confine:
         above, below = domain.search_upper[axes] - x[axes], x[axes] - domain.search_lower[axes]

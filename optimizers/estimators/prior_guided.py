@@ -34,8 +34,8 @@ class PriorGuidedDifferences(GradientEstimator):
     **Box.** Near bounds that confine the queries, the query goes along p or −p, whichever has more room. For s = 1 the
     projection onto the span of the clipped displacements is computed by least squares. For the other s and linear f
     with gradient a, E g = p (m·a) + (I − p pᵀ) ρ∘a, where λm is the clipped displacement along p and ρ the clipped
-    share of the other directions (`Directions.clipped_share`). The estimate is the solution a: h − q (m·h − m·a)/(m·q)
-    with h = g/ρ and q = p/ρ.
+    share of the other directions (`Directions.clipped_share`). The estimate solves this for a: a = h − q (m·h −
+    ∂f/∂p)/(m·q) with h = g/ρ and q = p/ρ.
 
     Args:
         prior: p, a unit vector of shape ``d``, float64.

@@ -191,10 +191,10 @@ def _tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...], device: str
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of the objective in a worker; it can always be pickled.
+    """An exception of the objective in a worker, which can always be pickled.
 
     Executors hang or break on exceptions that cannot be pickled or restored. Such an exception becomes a
-    ``RuntimeError`` with its type and text. A note has the traceback.
+    ``RuntimeError`` with the exception's type and text. A note has the traceback.
     """
 
     error: BaseException

@@ -97,10 +97,7 @@ class Interrupts:
 
 
 def follow_parent() -> None:
-    """Makes a worker process ignore interrupts and exit when its parent does, even if the parent is killed.
-
-    Waiting for the end of a pipe would not be enough, because other workers also hold the parent's end.
-    """
+    """Makes a worker process ignore interrupts and exit when its parent does, even if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -108,5 +105,5 @@ def follow_parent() -> None:
 
 
 def _end_after(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
+    parent.join()  # the end of a pipe would not do: other workers also hold the parent's end
     os._exit(1)

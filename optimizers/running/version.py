@@ -16,7 +16,7 @@ _UNSEEN = ("ctx", "kind", "type_comment")
 def fingerprint(fun: Any) -> str | None:
     """A fingerprint of a function's parsed source, without docstrings, comments and line numbers; None without source.
 
-    For a ``partial`` or a wrapper it is the inner function's, for an object its ``__call__``'s. Called functions,
+    A ``partial`` or wrapper has the wrapped function's fingerprint, an object its ``__call__``'s. Called functions,
     closures, data that the function reads, and the arguments of a ``partial`` are not included.
     """
     code = _code_of(fun)

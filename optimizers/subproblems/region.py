@@ -101,7 +101,7 @@ def descend(
         value: the function.
         trials: maps the current point to the points to try.
         start: the first point, shape ``d``.
-        rounds: the most rounds; the search ends earlier by ``ENOUGH``.
+        rounds: the most rounds; ``ENOUGH`` may end the search earlier.
     """
     s, least = start, 0.0
     for _ in range(rounds):

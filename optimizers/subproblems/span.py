@@ -28,7 +28,7 @@ LOST = 1e-9
 
 
 def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
-    """Computes an orthonormal basis, ``k x d``, whose span has all rows, and whether it extends the given basis.
+    """Computes an orthonormal basis, ``k x d``, whose span contains all rows, and whether it extends ``basis``.
 
     An extended basis begins with the given vectors. If it would have many more vectors than there are rows, the basis
     is made from the rows alone.
@@ -84,7 +84,7 @@ def carried_metric(metric: Tensor, before: Tensor, after: Tensor, grown: bool) -
         metric: A, ``k + 1 x k + 1``, whose last column is orthogonal to the others.
         before: the basis of A, ``k x d``.
         after: the other basis, ``k' x d``.
-        grown: whether the other basis begins with the vectors of the first.
+        grown: whether ``after`` begins with the vectors of ``before``.
     """
     c, eye = float(metric[:, -1].norm()), torch.eye(len(after), dtype=metric.dtype)
     if grown:
@@ -98,7 +98,7 @@ def carried_metric(metric: Tensor, before: Tensor, after: Tensor, grown: bool) -
 def minimize_in_span(
     value: Value, derivatives: Derivatives, basis: Tensor, region: Region, newton: int
 ) -> tuple[Tensor, float]:
-    """Finds a low value in a region; returns the step, shape ``d``, and the value.
+    """Finds a low value of a function in a region; returns the step, shape ``d``, and the value.
 
     A variable at a side of the box is held there if descent would leave the box. With P the projection on the other
     variables and h the held part, the step is the PBᵀt + h of least value in the ball. If variables leave the box in

@@ -34,7 +34,7 @@ def check_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_ask_is_idempotent(factory: Factory, promises: Promises) -> None:
-    """The first ``ask`` changes only the pending batch, and further ones return that batch."""
+    """The first ``ask`` changes only the pending batch, and further calls return that batch."""
     opt = make(factory, promises)
     for _ in range(3):
         if opt.stopped:

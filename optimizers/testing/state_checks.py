@@ -164,7 +164,7 @@ def check_states_are_copies(factory: Factory, promises: Promises) -> None:
 
 
 def check_seeds(factory: Factory, promises: Promises) -> None:
-    """A seed determines the run; the global generators are neither read nor moved."""
+    """A seed determines the run; the global generators are neither used nor changed."""
     disturb_generators(1)
     first = trace(make(factory, promises, seed=5))
     disturb_generators(2)

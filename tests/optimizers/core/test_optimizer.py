@@ -98,10 +98,10 @@ def test_parts_of_a_batch_and_the_budget():
     opt = Fixed([0.0], max_queries=4)
     batch = opt.ask()
     opt.tell(batch, 1.0, which=[0])
-    with pytest.raises(ValueError, match="2 retries exceed the budget: 1 are left"):
+    with pytest.raises(ValueError, match="2 retries exceed the budget: queries left: 1"):
         opt.tell(batch, 1.0, which=[1], retries=2)
     opt.tell(batch, 1.0, which=[1], retries=1)
-    with pytest.raises(ValueError, match="1 retries exceed the budget: 0 are left"):
+    with pytest.raises(ValueError, match="1 retries exceed the budget: queries left: 0"):
         opt.tell(batch, 1.0, which=[2], retries=1)
     opt.cancel()
     assert opt.queries == 3 and opt.pending == () and opt.stop_reason == "budget"
