@@ -13,7 +13,7 @@ from optimizers.core.bounds import Domain
 from optimizers.core.state import load, save
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
-from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
+from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, in_chunks, over_root
 
 SMALL = 1 << 14
 """The most numbers that are computed in one block, which is faster than row by row and gives the same bits."""
@@ -113,10 +113,12 @@ class Batch:
         plain = self.explicit is None and self.domain is None
         if plain and (out.dtype, out.device) == (self.base.dtype, self.base.device):
             return self._move(out.copy_(self.base[start : start + out.numel()]), i, start)
-        for low in range(0, out.numel(), CHUNK):
-            piece = out[low : low + CHUNK]
-            first, last = start + low, start + low + piece.numel()
-            piece.copy_(self._to_user(self.search_point(i, first, last), first, last))
+
+        def write(low: int, high: int) -> None:
+            first, last = start + low, start + high
+            out[low:high].copy_(self._to_user(self.search_point(i, first, last), first, last))
+
+        in_chunks(write, out.numel(), CHUNK, self.base.device, threaded=False)
         return out
 
     def _to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
@@ -145,7 +147,7 @@ class Batch:
         moved = [(k, i) for k, i in enumerate(chosen) if float(self.scales[i]) != 0.0]
         if moved:
             rows, points = (list(part) for part in zip(*moved, strict=True))
-            z[rows] += self.scales[points, None].to(z.dtype) * self.direction_rows(points)
+            z[rows] += self.scales[points, None].to(z) * self.direction_rows(points)
         return self._to_user(z)
 
     def direction_rows(self, points: Sequence[int]) -> Tensor:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -22,7 +24,8 @@ DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
 """The random distributions of `Directions`."""
 
 STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
-CHUNK = 1 << 16
+CHUNK, DEVICE_CHUNK = 1 << 16, 1 << 22
+"""Coordinates made at a time on the CPU, and on an accelerator, where launches would cost more than small chunks."""
 WIDE = (torch.float32, torch.float64)
 Device = torch.device | str | None
 MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
@@ -60,7 +63,8 @@ class Directions:
 
     **Devices.** The torch code gives the same bits on any device: its integers stay below 2^49, and its float32
     additions, multiplications and roots are separate kernels, so that none is contracted to a fused multiply-add
-    (`torch.compile` would do that). On CPUs numba's kernels, if installed, give the same bits.
+    (`torch.compile` would do that). Compiled kernels, where they are installed, give the same bits: numba's on CPUs,
+    Triton's on CUDA.
 
     Args:
         seed: Integer in [0, 2^64).
@@ -197,7 +201,7 @@ class Directions:
             _compiled.add(signs, row, *self.address(step), start, array, array[:0], array.dtype.type(scale))
         else:
             compute = x.dtype if x.dtype == torch.float64 else torch.float32
-            for low, high in _chunks(flat.numel()):
+            for low, high in _chunks(flat.numel(), x.device):
                 piece = flat[low:high]
                 u = self.row(step, row, start + low, start + high, compute, x.device)
                 piece.copy_(piece.to(compute) + u * scale)
@@ -245,9 +249,12 @@ class Directions:
             wide = out if out.dtype in WIDE else out.float()
             _compiled.fill(signs, *self._key, np.array(rows, dtype=np.int64), *stream, start, wide.numpy())
             return out if wide is out else out.copy_(wide)
+        if out.is_cuda and (kernels := _cuda_kernels()) is not None and rows and out.is_contiguous():
+            kernels.fill(signs, self._key, rows, stream, start, out)
+            return out
         row_numbers = torch.tensor(rows, dtype=torch.int64, device=out.device)
         size = GROUP * 32 if signs else GROUP
-        per_chunk = max(1, CHUNK // (GROUP * max(1, len(rows))))
+        per_chunk = max(1, chunk_size(out.device) // (GROUP * max(1, len(rows))))
         first, last, end = start // size, -(-(start + out.shape[1]) // size), start + out.shape[1]
         for group in range(first, last, per_chunk):
             groups = min(per_chunk, last - group)
@@ -260,7 +267,7 @@ class Directions:
     def _sphere(self, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> None:
         for i, row in enumerate(rows):
             norm = self._norm(step, row, out.device)
-            for low, high in _chunks(out.shape[1]):
+            for low, high in _chunks(out.shape[1], out.device):
                 z = torch.empty(1, high - low, dtype=torch.float64, device=out.device)
                 self._draw("normal", step, [row], start + low, z)
                 out[i, low:high] = _narrow(divide(z[0], norm), out.dtype)
@@ -278,7 +285,7 @@ class Directions:
             sums = torch.from_numpy(partial)
         else:
             pieces = []
-            for low, high in _chunks(self.d):
+            for low, high in _chunks(self.d, device):
                 z = torch.empty(1, high - low, dtype=torch.float64, device=device)
                 pieces.append(group_sums(self._draw("normal", step, [row], low, z)[0].square()))
             sums = torch.cat(pieces)
@@ -327,6 +334,21 @@ def _narrow(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x if dtype == x.dtype else x.to(torch.float32).to(dtype)
 
 
-def _chunks(size: int) -> Iterator[tuple[int, int]]:
-    for low in range(0, size, CHUNK):
-        yield low, min(size, low + CHUNK)
+def _chunks(size: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    chunk = chunk_size(device)
+    for low in range(0, size, chunk):
+        yield low, min(size, low + chunk)
+
+
+def chunk_size(device: torch.device) -> int:
+    """The coordinates made at a time on a device."""
+    return CHUNK if device.type == "cpu" else DEVICE_CHUNK
+
+
+@cache
+def _cuda_kernels() -> ModuleType | None:
+    """The kernels for CUDA, or None without Triton; imported late because that takes a while."""
+    try:
+        return import_module("optimizers.directions.directions_triton")
+    except ImportError:
+        return None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.directions.directions import Directions
+from optimizers.directions.directions import DEVICE_CHUNK, Directions
 from optimizers.directions.fixed_order import group_sums, halved
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.normal import square_root
@@ -25,7 +25,7 @@ except ImportError:
     _compiled = None
 
 CHUNK = 1 << 18
-"""Coordinates processed at a time; temporaries are a few chunks, about 5 MB, for any d."""
+"""Coordinates processed at a time on the CPU; temporaries are a few chunks, about 5 MB, for any d."""
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -89,20 +89,27 @@ def squared_norm(directions: Directions, step: int, row: int, metric: Tensor | G
         sums, h = np.empty(-(-d // 256)), np.empty(0) if metric is None else metric.numpy()
         _compiled.sums_of_squares(directions.distribution == "rademacher", row, *directions.address(step), d, h, sums)
         return halved(torch.from_numpy(sums)).item()
-    pieces = []
-    for low in range(0, d, CHUNK):
-        device = None if metric is None else metric.device
-        square = directions.row(step, row, low, min(d, low + CHUNK), torch.float64, device).square()
+    pieces, device = [], torch.device("cpu") if metric is None else metric.device
+
+    def add(low: int, high: int) -> None:
+        square = directions.row(step, row, low, high, torch.float64, device).square()
         if metric is not None:
-            square /= dense(metric[low : low + CHUNK]).to(torch.float64)
+            square /= dense(metric[low:high]).to(torch.float64)
         pieces.append(group_sums(square))
+
+    in_chunks(add, d, CHUNK, device, threaded=False)
     return halved(torch.cat(pieces)).item()
 
 
 def in_chunks(
     apply: Callable[[int, int], None], size: int, chunk: int, device: torch.device, threaded: bool = True
 ) -> None:
-    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1, on the CPU in ``torch.get_num_threads()`` threads."""
+    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1, on the CPU in ``torch.get_num_threads()`` threads.
+
+    On an accelerator chunks have at least ``DEVICE_CHUNK`` coordinates.
+    """
+    if device.type != "cpu":
+        chunk = max(chunk, DEVICE_CHUNK)
     ranges = [(low, min(size, low + chunk)) for low in range(0, size, chunk)]
     threads = min(torch.get_num_threads(), len(ranges)) if threaded and device.type == "cpu" else 1
     if threads < 2:

@@ -145,7 +145,7 @@ class Adaptive(SharedGamma):
     def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
         """Returns −Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖² clipped to [0, 1]; 0 if there is nothing to correct."""
         squares = squared_corrections(gradients, shares)
-        p = (shares / shares.sum()).double()
+        p = (shares / shares.sum()).double().to(gradients.device)
         return clipped(-float((p * scalars[:, 0].double()).sum()) / squares) if squares != 0.0 else 0.0
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
@@ -189,7 +189,7 @@ def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
 
     The gradients ∇μ̂ᵢ are ``N x d`` or ``points x N x d``; the shares pᵢ need not sum to 1.
     """
-    p = (shares / shares.sum()).double()
+    p = (shares / shares.sum()).double().to(gradients.device)
     blocks = list(zip(gradients.split(CLIENT_BLOCK, -2), p.split(CLIENT_BLOCK), strict=True))
     mean = sum((part[:, None] * g).sum(-2, keepdim=True) for g, part in blocks)
     squares, scale = (

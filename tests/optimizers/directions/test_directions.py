@@ -488,7 +488,12 @@ def test_bad_input():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cuda_has_the_same_bits(distribution, dtype):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_cuda_has_the_same_bits(distribution, dtype, compiled, monkeypatch):
+    if compiled:
+        pytest.importorskip("triton")
+    else:
+        monkeypatch.setattr(directions, "_cuda_kernels", lambda: None)
     d = 300 if distribution == "orthonormal" else 1_000_003
     cpu, cuda = Directions(3, d, distribution), Directions(3, d, distribution)
     assert torch.equal(cuda.block(1, 3, dtype, "cuda").cpu(), cpu.block(1, 3, dtype))
