@@ -26,7 +26,7 @@ AGGREGATIONS = (*WEIGHTED, "median", "trimmed_mean")
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Returns Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, summed in the given order in float64 and rounded once to the vectors' dtype.
 
-    Equal weights give Σ vᵢ / N exactly. ``ValueError`` without vectors, or if the numbers differ.
+    Equal weights give Σ vᵢ / N exactly. ``ValueError`` for no vectors, or another number of weights.
     """
     if not vectors or len(vectors) != len(weights):
         raise ValueError(f"each vector needs a weight, got {len(vectors)} vectors and {len(weights)} weights")
@@ -54,7 +54,7 @@ def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
 
 
 def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Tensor | None) -> Tensor:
-    """Returns the mean after shortening the differences from ``about`` to their median length (Sun et al. 2019).
+    """Returns the mean after clipping the distances from ``about`` at their median (Sun et al. 2019).
 
         a + Σ pᵢ min(1, τ/‖vᵢ − a‖) (vᵢ − a),    τ the median of the nonzero ‖vᵢ − a‖
 

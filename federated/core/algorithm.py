@@ -152,7 +152,7 @@ class Algorithm(ABC):
             float a fraction of the sampled clients.
 
     Raises:
-        TypeError: if an option's name is unknown, or a value is not of its type.
+        TypeError: if an option's name is unknown, or a value has another type.
         ValueError: if an argument is out of range, or a sample is larger than the federation.
     """
 
@@ -241,7 +241,9 @@ class Algorithm(ABC):
             return
         if queries - failures > most or queries > (1 + MOST_RETRIES) * most or gradients > most:
             claimed = f"{queries} queries, of which {failures} failed, and {gradients} gradients are claimed"
-            raise MessageError(f"{claimed}, but phase {phase!r} has at most {most} points, {MOST_RETRIES} retries each")
+            raise MessageError(
+                f"{claimed}, but phase {phase!r} has at most {most} points with {MOST_RETRIES} retries each"
+            )
 
     @property
     def dimension(self) -> int:

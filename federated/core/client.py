@@ -174,8 +174,8 @@ class Client(ABC):
         """Restores a ``state_dict`` into a new client.
 
         Raises:
-            ValueError: if the state belongs to another configuration or client, or is invalid. In the latter case this
-                client may be partially restored: discard it.
+            ValueError: if the state belongs to another configuration or client, or is invalid. After an invalid state
+                this client may be partially restored: discard it.
         """
         with refusing():
             a = self.algorithm

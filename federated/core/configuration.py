@@ -56,7 +56,7 @@ def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float,
 
 
 def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tuple[int, ...]:
-    """Returns a round's clients in ascending order, a uniform sample without replacement given by seed and round."""
+    """Returns a round's clients in ascending order: a uniform sample without replacement, set by seed and round."""
     if count == clients:
         return _all(clients)
     key = hashlib.sha256(f"sample of round {round_number} of {seed}".encode()).digest()

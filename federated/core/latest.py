@@ -17,7 +17,7 @@ BRANCHES = 32
 """Number of terms in a sum: vectors, or sums of the level below."""
 
 Sums = Mapping[int, tuple[Tensor, float]]
-"""Σ wᵢ vᵢ and Σ wᵢ of consecutive clients, by the number of the group."""
+"""For each group of consecutive clients, by its number: Σ wᵢ vᵢ and Σ wᵢ."""
 
 
 class LatestVectors:
@@ -26,7 +26,7 @@ class LatestVectors:
     A tree of sums makes updates cheap: a sum of level 1 is over ``BRANCHES`` clients, a sum of level l + 1 over
     ``BRANCHES`` sums of level l. Replacing k vectors costs at most k · BRANCHES · log N vector additions. Sums are in
     the order of the clients and nothing is subtracted, so the mean depends on the present vectors only. For up to
-    ``BRANCHES`` clients it equals ``aggregation.weighted_mean`` bitwise.
+    ``BRANCHES`` clients the mean equals ``aggregation.weighted_mean`` bitwise.
 
     Args:
         weights: wᵢ, one for each of N clients; equal weights are treated as 1.

@@ -196,7 +196,7 @@ class Ledger:
             if not isinstance(state[name], list) or not all(type(value) in kinds for value in state[name]):
                 raise ValueError(f"the ledger's column {name} must be a list of {getattr(hint, '__name__', hint)}")
             if kinds != (str,) and any(not 0 <= value <= MOST for value in state[name] if value is not None):
-                raise ValueError(f"the ledger's column {name} has a negative number or one over 2^63 - 1")
+                raise ValueError(f"the ledger's column {name} has a negative number, or a number over 2^63 - 1")
         if len({len(state[name]) for name in COLUMNS}) > 1:
             raise ValueError("the ledger's columns have different lengths")
         if len(set(zip(state["round"], state["client"], strict=True))) < len(state["round"]):

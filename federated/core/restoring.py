@@ -1,4 +1,4 @@
-"""Validation of a saved state against a new object, by shapes and types, before any of it is loaded."""
+"""Checks a saved state against a new object, by shapes and types, before any of the state is loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_saved(
         current: the value of a new object.
         saved: the value written by ``optimizers.core.state.save``.
         vectors: specifications of tensors by name.
-        growing: whether a matrix may have another number of rows; if the new object's has none, it always may.
+        growing: whether a matrix may have another number of rows; a tensor may if the new object's is empty.
         hint: the declared type of a dataclass's field; None if undeclared.
     """
     if hasattr(current, "load_state_dict"):

@@ -35,7 +35,7 @@ class ClientHost(Protocol):
         """Returns the unreachable clients among those given, with reasons."""
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
-        """Runs clients through a phase; yields services in the order of the requests without storing them."""
+        """Runs clients through a phase; yields a ``Service`` for each request, in order, without storing them."""
 
     def catch_up(self, number: int, message: Content) -> str:
         """Passes the server's answer to a client that is behind; returns why the client refused it, or ""."""
@@ -107,7 +107,7 @@ class Federation:
     Attributes:
         algorithm: the options.
         host: the host of the clients.
-        fun: F, evaluated for the history and not counted as queries; None omits its values.
+        fun: F, evaluated for the history and not counted as queries; None: the history has NaN.
         codec: whether messages are encoded as bytes; False passes the objects and counts no message bytes.
         server: the server.
         ledger: each client's costs by round.
@@ -183,7 +183,7 @@ class Federation:
             server.load_state_dict(state["server"])
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
             if len(history) != server.round:
-                raise MessageError(f"the history ends at round {len(history) - 1}, the server is in {server.round}")
+                raise MessageError(f"the history ends at round {len(history) - 1}, but the server is in {server.round}")
             check_integers("clients", list(state["clients"]), self.algorithm.clients)
             self.host.load_states(state["clients"])
         self.server, self.ledger, self.history = server, ledger, history

@@ -100,7 +100,7 @@ def superlink(given: Namespace) -> int:
 def supernode(given: Namespace) -> int:
     """Runs flower-supernode, the node of one client, and counts its bytes.
 
-    Its node config needs client and objective; modules in the current folder can be imported.
+    The node config needs client and objective; modules in the current folder can be imported.
     """
     _, port = _address(given)
     check_config(NodeConfig, [given.node_config])

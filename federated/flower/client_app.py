@@ -42,7 +42,7 @@ app = ClientApp()
 def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[[Message, Context], Message]:
     """Creates a message handler from a function that returns the reply's records.
 
-    The handler adds the client's account; if the function raises an error, it replies with the reason and the client.
+    The handler adds the client's account; if the function raises an error, the reply is the reason and the client.
     """
 
     @wraps(handle)

@@ -196,7 +196,7 @@ class NodeConfig:
 
     Attributes:
         client: the client's number, 0 … N − 1.
-        objective: import path of its function of one point, ``"package.module:name"``.
+        objective: import path of the client's function of one point, ``"package.module:name"``.
         arguments: if given, the path leads to a function or class, which is called with these arguments and returns the
             objective, as in ``"center = 0.5, scale = 2"``; ``" "`` means no arguments.
         numpy: whether the objective receives NumPy arrays instead of tensors.

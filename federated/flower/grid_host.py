@@ -43,7 +43,7 @@ class NoClientError(RuntimeError):
 
 
 class GridHost:
-    """A ``ClientHost`` that sends phases to SuperNodes and receives reports in their replies; it needs ``codec=False``.
+    """A ``ClientHost`` that sends broadcasts to SuperNodes and gets reports in the replies; it needs ``codec=False``.
 
     A new node is asked for its client. With ``keys`` a node can only be the client listed for its key, which Flower has
     verified (``--enable-supernode-auth``). While a client's node is connected, other nodes that claim the client are

@@ -13,7 +13,7 @@ from federated.core.messages import plain
 
 
 def read_keys(path: Path, clients: int) -> dict[bytes, int]:
-    """Reads a file of the nodes' public keys; returns the clients' numbers, 0 … N − 1, by canonical key.
+    """Reads a file of the nodes' public keys; returns a mapping from canonical keys to clients, 0 … N − 1.
 
     Each client has one line: its number and a key as in the ``.pub`` files of ``ssh-keygen``, ``0 ecdsa-sha2-nistp384
     AAAA…``, optionally with a comment. Empty lines and lines that begin with ``#`` are ignored.

@@ -1,4 +1,4 @@
-"""The state of a run over Flower: the file ``status.json`` in its folder, and a summary of it."""
+"""The state of a run over Flower: the file ``status.json`` in the run's folder, and a summary of the state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNDER_WAY = ("connecting", "running")
 
 
 class Status:
-    """A context that writes a run's state when it changes, and at least every 30 s while clients are awaited.
+    """A context manager that writes a run's state on changes, and at least every 30 s while clients are awaited.
 
     A file that cannot be written does not end the run.
 

@@ -9,7 +9,7 @@ REPORT_INTERVAL = 30.0
 """Seconds between progress messages."""
 
 SLACK, MOST = 3.0, 10.0
-"""A limit in medians of the last replies' durations, and its maximum in configured timeouts."""
+"""A limit is ``SLACK`` medians of the last replies' durations, and at most ``MOST`` configured timeouts."""
 
 
 class Patience:
@@ -47,7 +47,7 @@ class Waiting:
         self._next = REPORT_INTERVAL
 
     def passed(self, seconds: float) -> None:
-        """Reports if a message is due after these seconds."""
+        """Makes a report if one is due after this many seconds of waiting."""
         if seconds >= self._next:
             self._next = seconds - seconds % REPORT_INTERVAL + REPORT_INTERVAL
             clients = self._awaited()

@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Counts of bytes in a file, which is overwritten."""
+    """Counts the bytes sent and received, in a file that is overwritten."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)

@@ -1,4 +1,4 @@
-"""Shared parts of FedZO, FedAvg and related algorithms: x down, local first-order steps, x up, and the mean."""
+"""Shared parts of FedZO, FedAvg and related algorithms, which average the iterates of local first-order steps."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class FedZO(LocalSteps):
 
     In the paper pᵢ = 1/N. The factor 1/Q of FZooS's eqs. 7 and 87 is unbiased for directions with E uuᵀ = I (normal in
     Lemma F.1); unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3, and λ =
-    0.01 from its authors' program.
+    0.01 from the authors' program.
 
     **When to use it.** If queries are cheap and the clients' functions are similar. If they differ, see ``SCAFFOLD2``.
 
@@ -120,7 +120,7 @@ class FedZO(LocalSteps):
         return queries * (1 if phase == "control" else self.local_steps)
 
     def address(self, round_number: int) -> int:
-        """Returns the direction address of a round's first step; the last of its T + 1 is for a control variate."""
+        """Returns the address of a round's first step; the last of the round's T + 1 is for a control variate."""
         return 0 if self.redraw == "never" else round_number * (self.local_steps + 1)
 
 

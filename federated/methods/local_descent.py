@@ -113,7 +113,7 @@ class LocalDescent(Optimizer):
             steps: number of steps of the phase.
             moves: False only estimates the gradient at x.
             correction: b, shape ``d``.
-            reset: see ``renew``, also for ``rate``.
+            reset: whether the rule's moments are reset.
             rate: learning rate relative to the rule's initial one; None leaves it unchanged.
         """
         self.restart(x)

@@ -142,7 +142,7 @@ class TableServer(Server):
 
 
 class TableClient(DescentClient):
-    """Type II: takes T steps corrected by c − cᵢ; then cᵢ becomes the mean of its estimates."""
+    """Type II: takes T steps corrected by c − cᵢ; then cᵢ becomes the mean of the client's estimates."""
 
     state: OwnControl
 

@@ -43,7 +43,7 @@ class Promises:
 
 @dataclass
 class Quadratic:
-    """fᵢ(x) = Σⱼ aᵢⱼ (xⱼ − bᵢⱼ)², with aᵢⱼ in [1/2, 2] and bᵢⱼ in [0.2, 0.8], which counts its queries.
+    """A function that counts its queries: fᵢ(x) = Σⱼ aᵢⱼ (xⱼ − bᵢⱼ)², aᵢⱼ in [1/2, 2], bᵢⱼ in [0.2, 0.8].
 
     Attributes:
         number: i.

@@ -43,7 +43,7 @@ def check_descent(factory: Factory, promises: Promises) -> None:
 
 
 def check_ledger(factory: Factory, promises: Promises) -> None:
-    """The ledger's queries equal the objectives' counts, and it has the bytes of every client and round."""
+    """The ledger's queries equal the objectives' counts, and the ledger has the bytes of every client and round."""
     objectives = problem()
     federation = make(factory, promises, objectives)
     records = run(federation, 3)
@@ -141,7 +141,7 @@ def check_resume(factory: Factory, promises: Promises) -> None:
 
 
 def check_workers(factory: Factory, promises: Promises) -> None:
-    """A run with worker processes is bitwise that in one process, including its state."""
+    """A run with worker processes equals the run in one process bitwise, including the state."""
     faults = [Fault("crash", 2, 1), Fault("rejoin", 3, 1), Fault("corrupt", 2, 0, how="nan")]
     alone = make(factory, promises, faults=faults)
     run(alone, 3)

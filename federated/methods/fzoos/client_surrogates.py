@@ -55,8 +55,8 @@ class ClientSurrogates:
     or the nearest ``feature_window``, and is then refitted each time. Both are in f's units.
 
     The Fourier surrogate stores n·M numbers of features and n² of their factor while n ≤ M, then 2M²: 80 KB per query
-    for M = 10,000. A process caches ``CACHE_BYTES`` of them, and rebuilds evicted ones. A state contains the sizes of
-    the blocks appended together, on which the last bits of wᵢ depend, instead of the surrogate.
+    for M = 10,000. A process caches ``CACHE_BYTES`` of these surrogates, and rebuilds evicted ones. A state does not
+    contain the surrogate, but the sizes of the blocks of queries appended, on which the last bits of wᵢ depend.
 
     Args:
         like: a point, shape ``d``, with the queries' dtype and device.
@@ -86,8 +86,8 @@ class ClientSurrogates:
     def settle(self, x: Tensor, wider: bool) -> bool:
         """Adapts the surrogates to the queries nearest to x, shape ``d``; returns whether their values are noisy.
 
-        ``WindowSurrogate.fit_noise`` determines the noise ratio of both surrogates; the Fourier surrogate raises it
-        where its factorization would otherwise lose pivots. With ``wider`` the window grows to 3d/2 queries, at most
+        ``WindowSurrogate.fit_noise`` determines the noise ratio of both surrogates; the Fourier surrogate raises this
+        ratio if its factorization would otherwise lose pivots. With ``wider`` the window grows to 3d/2 queries, at most
         ``MAX_WINDOW``, and the Fourier surrogate's window grows with it unless its size was set separately.
         """
         if not len(self.local):
@@ -109,7 +109,7 @@ class ClientSurrogates:
             return self.local.gradient_posterior(x).mean[0] * self.local.scale
 
     def most_uncertain(self, x: Tensor, candidates: Tensor, count: int) -> Tensor:
-        """Returns the candidates, of ``m x d``, with the largest trace of the gradient's covariance, ``count x d``.
+        """Returns the ``count`` candidates, of ``m x d``, with the largest trace of the gradient's covariance.
 
         The GP uses the queries nearest to x. Appx. G has the norm ‖∂σ²‖ instead of the trace; for an isotropic kernel
         and fewer queries than dimensions the norm equals the prior's at every candidate and cannot rank them.

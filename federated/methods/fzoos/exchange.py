@@ -93,7 +93,7 @@ class ServerState:
         mean_of: Callable[[Mapping[int, Tensor]], Tensor],
         mean_of_latest: Callable[[LatestVectors], Tensor],
     ) -> ServerState:
-        """Returns the state with the clients' new wᵢ, and the means of all latest and of the new ones.
+        """Returns the state with the clients' new wᵢ, and the means over all latest wᵢ and over the new wᵢ.
 
         Raises:
             RoundSkipped: if a mean is not finite.

@@ -389,7 +389,7 @@ class FZooS(FZooSOptions):
     squared distances of these queries. With noisy values the radius is fixed and the nugget maximizes the likelihood.
 
     **When to use it.** If the clients' functions differ, are smooth, and queries are expensive. If rounds are expensive
-    and queries cheap, ``SCAFFOLD2`` ends as low (experiment ``fzoos-fig1``).
+    and queries cheap, ``SCAFFOLD2`` reaches as low values (experiment ``fzoos-fig1``).
 
     **Cost.** See *Queries* and *Communication*. With n queries in the window, a step takes O(n²(n + d)) time, and a
     client's w takes O(n²M) per round.

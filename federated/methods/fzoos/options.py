@@ -30,9 +30,9 @@ BLOCKS, HELD_ROUNDS, MOST_FEATURES = 16, 8, 10_000
 def default_features(d: int, queries: int) -> int:
     """Returns M = min(10,000, max(32 d, n)), rounded up to an even number.
 
-    *Dependence on d.* The features have h = M/2 frequencies vⱼ, and ∇φ(x)ᵀφ(x') is the mean of h samples of
-    −o sin(v·(x − x')) v, whose expectation is ∇k. As E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for Matérn
-    5/2), independent frequencies give
+    *Dependence on d.* The features have h = M/2 frequencies vⱼ, and ∇φ(x)ᵀφ(x') is the mean of h samples of −o sin(v·(x
+    − x')) v with outputscale o, whose expectation is ∇k. As E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for
+    Matérn 5/2), independent frequencies give
 
         E‖∇φ(x)ᵀφ(x') − ∇k(x, x')‖² ≤ (o²/h) E‖v‖² = 2 o² d/(M ℓ²).
 

@@ -38,8 +38,8 @@ class HiSo(ScalarOnly):
 
     ``ScalarOnly`` describes the messages, the counted bytes and the replay of missed rounds. A client's local steps, in
     which a ``"per_step"`` H is updated too, are undone after they are measured: model and server move by c̄ alone.
-    Without a prox and with a fixed H_r this equals the mean of the clients' models (Appx. C; not with ``"per_step"``
-    and τ > 1). For N = 1 it is ``optimizers.HiSo``, step by step.
+    Without a prox and with a fixed H_r the new model equals the mean of the clients' models (Appx. C; not with
+    ``"per_step"`` and τ > 1). For N = 1 it is ``optimizers.HiSo``, step by step.
 
     The scalar of a failed perturbation is 0, and the step's other scalars are divided by the number that succeeded. If
     all perturbations of a step fail, its scalars are all 0. A client without any scalar in a round does not report.

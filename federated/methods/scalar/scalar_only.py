@@ -228,9 +228,9 @@ class ClientState:
 class ScalarOnlyClient(Client):
     """Alg. 1, lines 6 to 14: rebuilds the server's model from scalars, takes its local steps, and sends scalars.
 
-    The model's method is the client's optimizer. It passes the scalars of each step to the client, which moves the
-    method by the rounded scalars, except after the last step. For τ > 1, x, H and m are stored twice during a round:
-    they are restored from a copy, not by subtraction.
+    The model's method is the client's optimizer. The method passes the scalars of each step to the client, which moves
+    the method by the rounded scalars, except after the last step. For τ > 1, x, H and m are stored twice during a
+    round: they are restored from a copy, not by subtraction.
     """
 
     algorithm: ScalarOnly
