@@ -75,8 +75,7 @@ def simulate(
     """Minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw, by a federation of N clients on this machine.
 
     The iterates do not depend on ``workers``, ``codec``, or where a run was interrupted and resumed. The first Ctrl-C
-    gives the current round 5 s to finish and returns the result so far with ``success=False``; a second one is raised
-    immediately.
+    gives the current round 5 s to finish and returns a result with ``success=False``; a second is raised.
 
     Args:
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
@@ -90,13 +89,13 @@ def simulate(
         participation: clients sampled in a round: an integer is their number, a float a fraction of N.
         weights: wᵢ > 0, one for each client; None means equal weights.
         fun: F, evaluated once per round for the history and not counted as queries.
-        numpy: whether objectives, ``fun``, callbacks and the result use NumPy arrays instead of tensors; None means
-            True unless x0 is a tensor.
+        numpy: whether objectives, ``fun``, callbacks and the result use NumPy arrays; None means True unless x0 is a
+            tensor.
         batched: whether objectives receive all points of a batch at once, shape ``q x d``.
         workers: number of worker processes that serve clients; 1 serves them in this process.
         timeout: maximal seconds of a client's work in a phase; None is unlimited; see ``make_federation``.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
-        callback: called after each round with its record and the model; it stops the run by returning True or raising
+        callback: called after each round with its record and the model; stops the run if it returns True or raises
             StopIteration.
         checkpoint: file to which the federation is saved, with files beside it (``federated.engine.checkpoint``). The
             same call with an existing file resumes bitwise after the last saved round, possibly with more rounds, or
@@ -110,14 +109,11 @@ def simulate(
             ``make_federation``.
 
     Returns:
-        A ``FederatedResult``, whose ``message`` states the numbers of failed queries, unused reports and reported
-        numbers that were exactly 0.
+        A ``FederatedResult``; its ``message`` counts failed queries, unused reports and reported numbers that were 0.
 
     Raises:
-        ValueError: if an argument is out of range, there are no clients, or the checkpoint belongs to another
-            configuration.
-        TypeError: if an argument has the wrong type, or an option is unknown. All arguments are checked before the
-            first query.
+        ValueError: if an argument is out of range, there are no clients, or the checkpoint has another configuration.
+        TypeError: if an argument has the wrong type, or an option is unknown; raised before the first query.
     """
     arrays = _arrays(numpy, x0)
     federation = make_federation(
@@ -185,14 +181,13 @@ def make_federation(
             another sequence is requested when client i is first sampled.
         x0: initial point, shape ``d``.
         fun: F, evaluated once per round for the history and not counted as queries.
-        numpy: whether objectives and ``fun`` receive NumPy arrays instead of tensors; None means True unless x0 is a
-            tensor.
+        numpy: whether objectives and ``fun`` receive NumPy arrays; None means True unless x0 is a tensor.
         batched: whether objectives receive all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
         retries: additional evaluations of a failed point, with ``"retry"``.
         workers: number of worker processes that serve clients; 1 serves them in this process.
-        start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Objectives and options must be
-            picklable, except with ``"fork"``.
+        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``; all but ``"fork"`` need picklable objectives and
+            options.
         codec: whether messages are encoded as bytes; False is faster and counts no message bytes.
         timeout: maximal seconds of a client's work in a phase; None is unlimited. A client that exceeds it is
             interrupted in its query where possible (``Host``), the batch's queries count as failed, and there is no

@@ -48,8 +48,7 @@ def least_squares(
     may be noisy. A query fails if any residual is NaN.
 
     Args:
-        r: function that computes the residuals, shape ``m``, of a point, shape ``d``; with ``batched``, the residuals,
-            ``q x m``, of points, ``q x d``.
+        r: function from a point, shape ``d``, to the residuals, shape ``m``; ``q x d`` to ``q x m`` with ``batched``.
         x0: initial point, shape ``d``.
         max_queries: the budget of evaluations of r.
         bounds: ``scipy.optimize.Bounds``, ``Space``, a tuple (lower, upper) of arrays or numbers as in SciPy's
@@ -71,8 +70,7 @@ def least_squares(
         ``message``, ``success`` and ``history`` (of F) are as in ``minimize``.
 
     Raises:
-        ValueError: for an unknown loss, for the arguments ``method``, ``constraints`` and ``prox``, and whenever
-            ``minimize`` raises it.
+        ValueError: for an unknown loss, for ``method``, ``constraints`` or ``prox``, or as ``minimize`` does.
         TypeError: for an unknown option.
     """
     if (method := options.pop("method", "trust_region")) != "trust_region":

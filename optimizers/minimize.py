@@ -114,7 +114,7 @@ def minimize(
             returns the result. (A run that a callback ended continues unless the callback ends it again.) Points that
             were pending when the run was killed, interrupted or stopped are logged and evaluated again; apart from
             these there are at most ``max_queries`` evaluations in all. Method, options, seed, x0, bounds and the name
-            of ``fun`` must be the same.
+            of ``fun`` must be equal.
         resume: what to do if the source of ``fun`` has changed since the checkpoint: ``"check"`` raises a
             ``ValueError``, ``"anyway"`` keeps the values and continues; ``"restart"`` discards the values in any case.
             Changes in what ``fun`` calls, closes over or reads, in arguments of a ``partial``, and in functions without

@@ -27,8 +27,7 @@ class Prox(ABC):
     A subclass implements `_prox` and `_value`; this class checks their arguments.
 
     Attributes:
-        separable: Whether ψ is a sum over coordinates. Then the prox of ψ on a box is the prox of ψ, clipped to the
-            box.
+        separable: Whether ψ is a sum over coordinates. Then the prox of ψ on a box is the clipped prox of ψ.
     """
 
     separable: ClassVar[bool] = False

@@ -26,8 +26,8 @@
         def _report(self, phase): return {"x": self.optimizer.x}              # tensors; must not change the state
 
 - **Phases.** ``phases`` names the exchanges of a round, by default ``("local",)``; a constructor may set it. A phase
-  consists of a broadcast, the clients' queries and their reports. Clients whose report was accepted take part in the
-  next phase.
+  consists of a broadcast, the clients' queries and their reports. Clients with an accepted report take part in the next
+  phase.
 - **Messages** contain tensors by name, and numbers or strings as ``values``, from ``_broadcast_values`` or
   ``_report_values``. ``payload_bytes`` counts tensors only: send the data that a paper counts as communication as
   tensors, and verification data, such as digests, as values. The base class checks each message against its
@@ -36,8 +36,8 @@
 - **Gate.** Reports that are far longer than the others are excluded before ``_aggregate`` (``federated.core.gate``). A
   tensor ``x`` is measured from the server's model; tensors named in ``ungated`` are not measured.
 - **Skipped rounds.** If no report of a phase can be used, the base class skips the round: it calls ``_skipped(phase)``,
-  which may repair the state, instead of ``_aggregate``. ``_aggregate`` may also raise ``RoundSkipped(reason)``, before
-  it changes anything.
+  which may repair the state, instead of ``_aggregate``. ``_aggregate`` may raise ``RoundSkipped(reason)`` before
+  changes.
 - **State.** ``self.state`` of server or client is one dataclass, saved by ``optimizers.core.state`` (tensors, numbers,
   strings, lists, dicts, objects with ``state_dict``). A client's optimizer is saved too, so a client class often needs
   no ``state``. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
@@ -45,8 +45,8 @@
   by round and step, so that a client that lost its state draws new ones. ``_report`` raises ``NoReportError`` if there
   is nothing to report, for example because all queries failed.
 - **Acceptance.** An algorithm that sends x in each round may set ``self.asks_acceptance``, as FedZO's option ``accept``
-  does. The base class then adds a phase in which clients report their values, and restores x by ``Server._take_back``
-  if F did not fall.
+  does. The base class then adds a phase in which clients report their values; if F did not fall, ``Server._take_back``
+  restores x.
 - **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate`` does. The base
   class then adds η/η₀ to the values of a round's first broadcast, where ``settling.rate_in`` reads it.
 - **Catching up.** If a client's state is too old for a broadcast, ``_receive`` raises ``BehindError`` before it changes
@@ -144,10 +144,8 @@ class Algorithm(ABC):
         server_rate: η_s of the server's step x ← x + η_s (mean − x), which is then projected onto the bounds.
         aggregation: ``"mean"``, ``"norm_clipping"``, ``"multi_krum"``, or the coordinate-wise and unweighted
             ``"median"`` and ``"trimmed_mean"``; see ``federated.core.aggregation``.
-        trim: fraction of reports, in [0, 1/2), removed at each end by ``"trimmed_mean"``, or in total by
-            ``"multi_krum"``.
-        gate: maximal length of a report relative to the usual length, above 1; see ``federated.core.gate``. Infinity
-            disables the gate.
+        trim: fraction of reports, in [0, 1/2), removed at each end (``"trimmed_mean"``) or in total (``"multi_krum"``).
+        gate: maximal length of a report relative to the usual length (``federated.core.gate``), above 1; inf: no gate.
         quorum: the least number of reports in a phase; with fewer the round is skipped. An integer is the number, a
             float a fraction of the sampled clients.
 

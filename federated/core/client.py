@@ -101,8 +101,8 @@ class Client(ABC):
         """Begins a phase with the server's broadcast; a refused message changes nothing.
 
         Raises:
-            MessageError: if the broadcast is invalid or not later than the last one, or the client missed the preceding
-                phase of the round.
+            MessageError: if the broadcast is invalid or not later than the last one, or the round's preceding phase was
+                missed.
             BehindError: if the client must catch up first.
         """
         phases = self.algorithm.exchanges

@@ -87,7 +87,7 @@ def header_of(message: Message) -> bytes:
 
     Raises:
         TypeError: if a tensor's dtype is not supported, or a value is not a number or string.
-        ValueError: if a name has characters other than a-z, 0-9 and _, a value is infinite or NaN, or the header is too
+        ValueError: if a name has characters other than a-z, 0-9 and _, a value is not finite, or the header is too
             long.
     """
     for name in (*message.values, *message.tensors):

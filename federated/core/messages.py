@@ -48,8 +48,7 @@ class Message:
         algorithm: name of the algorithm.
         fingerprint: SHA-256 of the federation's configuration (``Algorithm.fingerprint``).
         round: r, from 1.
-        phase: name of the round's phase; ``"position"`` and ``"catch_up"`` for the two messages by which a client
-            catches up.
+        phase: name of the round's phase; ``"position"`` or ``"catch_up"`` in the two messages for catching up.
         tensors: the payload, tensors by name.
         values: numbers and strings by name, such as a digest of the model.
     """

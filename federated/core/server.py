@@ -179,8 +179,8 @@ class Server(ABC):
         """Ends the phase: aggregates valid reports, refuses the others, and proceeds to the next phase or round.
 
         The order of arrivals does not matter, except that the first of several valid reports of a client counts.
-        Reports excluded by the gate are refused. With fewer reports than the quorum the round is skipped, and only
-        ``_skipped`` may change the state.
+        The gate may refuse reports. With fewer than the quorum the round is skipped; only ``_skipped`` may change the
+        state.
         """
         number, phase = self.round, self.phase
         accepted: dict[int, Report] = {}

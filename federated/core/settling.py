@@ -2,8 +2,8 @@
 
 Let c be the cosine of Δ_r = x_r − x_{r−1} and Δ_{r−1}, and η₀ the update rule's initial rate. The clients' rate η is
 halved if c < 0, and set to min(η₀, 1.25 η) if c > ½. A round rejected by ``accept="monotone"`` also halves η; a skipped
-round does not change it. The server sends η/η₀ with the model, so that an absent client misses nothing. This rule is
-ours: the papers' rates are constant.
+round does not change it. The server sends η/η₀ with the model, for clients that were absent. This rule is ours; the
+papers' rates are constant.
 """
 
 from __future__ import annotations

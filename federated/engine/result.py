@@ -35,8 +35,8 @@ class FederatedResult(OptimizeResult):
         nit: number of rounds.
         skipped: number of rounds without a usable report.
         rejected: number of rounds whose model ``accept="monotone"`` rejected.
-        success: whether the run completed its rounds, some round was not skipped, some query succeeded, and at least
-            half of the reports were used.
+        success: whether all rounds were run but not all skipped, a query succeeded, and at least half of the reports
+            were used.
         message: why the run ended, with the numbers of failures.
         algorithm: the algorithm's name.
         history: a ``RoundRecord`` of each round, from round 0.

@@ -39,8 +39,7 @@ class WorkerPool:
         evaluators: the clients' objectives, by number.
         gradients: the clients' gradients, by number, if the algorithm needs them.
         workers: W; at most one per client is started.
-        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The arguments must be picklable, except with
-            ``"fork"``.
+        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``; all but ``"fork"`` need picklable arguments.
         timeout: see ``Host``.
 
     Raises:

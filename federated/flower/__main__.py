@@ -2,8 +2,7 @@
 
 A command takes the arguments of Flower's own command. Telemetry, the update check and installation of packages at run
 time are disabled. Plain HTTP must be requested by ``--insecure`` and is accepted on this machine only. ``run`` and
-``supernode`` check the configuration before Flower receives it, and ``supernode`` counts the bytes exchanged with the
-SuperLink.
+``supernode`` check the configuration before Flower receives it; ``supernode`` counts its HTTP bytes.
 """
 
 from __future__ import annotations

@@ -75,11 +75,10 @@ class RunConfig:
             ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
             ``prox`` and ``update_rule`` are import paths in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
-        timeout: seconds within which a client must reply, extended if the last replies took longer
-            (``federated.flower.waiting``). Messages expire after it, so the clocks of the machines must differ by much
-            less.
-        wait: seconds to wait for clients, counted from the last connection: before the first round for all N clients,
-            in a later round for one.
+        timeout: seconds within which a client must reply, extended if replies take longer
+            (``federated.flower.waiting``). Messages expire after it: the machines' clocks must differ by much less.
+        wait: seconds to wait, since the last connection, for all clients before the first round, for one in a later
+            round.
         keys: file on the server's machine with each client's node key (``federated.flower.keys``). It may be empty
             without TLS, on one machine; nodes' claims are then trusted.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint

@@ -1,8 +1,7 @@
 """Counts the bytes between a SuperNode and its SuperLink, in the SuperNode's process.
 
 HTTP requests and responses are counted with their headers, including an idle node's polls and heartbeats, but without
-TLS and TCP framing. The counts are in a file of 16 bytes, whose path is passed to the SuperNode's child processes by an
-environment variable.
+TLS and TCP framing. An environment variable tells the SuperNode's child processes the path of the file of counts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """FedZO and FedProx: averaging of local zeroth-order descent.
 
 References:
-    FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
-        eqs. 87 (FedZO) and 89 (FedProx).
-    W. Fang et al., Communication-efficient stochastic zeroth-order optimization for federated learning, 2022.
-    T. Li et al., Federated optimization in heterogeneous networks, MLSys 2020.
+    FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024, eqs. 87, 89.
+    W. Fang et al., Communication-efficient stochastic zeroth-order optimization for federated learning, 2022. T. Li et
+    al., Federated optimization in heterogeneous networks, MLSys 2020.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ class FedZO(LocalSteps):
         ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
 
     In the paper pᵢ = 1/N. The factor 1/Q of FZooS's eqs. 7 and 87 is unbiased for directions with E uuᵀ = I (normal in
-    Lemma F.1); unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from FZooS's Fig. 3, and λ =
-    0.01 from the authors' program.
+    Lemma F.1); unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is from Fig. 3, λ = 0.01 from the
+    authors' program.
 
     **When to use it.** If queries are cheap and the clients' functions are similar. If they differ, see ``SCAFFOLD2``.
 
@@ -133,8 +132,7 @@ class FedProx(FedZO):
     unit vectors without the factor d and has mean ∇fᵢ/d. This corresponds to γ = d here: with Adam, whose steps depend
     only on the ratio of the two terms (except for its ε), γ = d gives the program's FedProx, and γ = 1 nearly FedZO.
 
-    **When to use it.** If the clients' functions differ and SCAFFOLD's control variates are too noisy, for example with
-    few queries or few clients per round.
+    **When to use it.** If the clients' functions differ, and few queries or clients per round make SCAFFOLD too noisy.
 
     **Cost.** As for FedZO.
 

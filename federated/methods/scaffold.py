@@ -93,10 +93,10 @@ class SCAFFOLD1(FedZO):
 
     with δ and Δ as in FedZO. There are two phases: Δᵢ(x_{r−1}) up and its mean down, then T local steps. A client that
     cannot estimate Δᵢ does not take part in the round. A client whose second report fails still contributes to the mean
-    Δ that corrected the others.
+    Δ.
 
-    **When to use it.** If the clients' functions differ, and few of many clients take part in a round, so that type
-    II's control variates would be old.
+    **When to use it.** If the clients' functions differ, and few clients take part in a round, so that type II's cᵢ are
+    old.
 
     **Cost.** (T + 1)(Q + 1) queries per client and round, 2d numbers each way, and two exchanges per round.
 
@@ -171,8 +171,7 @@ class SCAFFOLD2(FedZO):
     et al. use cᵢ = 0: c alone would add a gradient instead of a difference. ``redraw="never"`` shares the directions
     across all iterations and rounds, as Prop. F.4 assumes.
 
-    **When to use it.** If the clients' functions differ, rounds are expensive and queries are cheap (experiment
-    ``fzoos-fig1``).
+    **When to use it.** If the clients' functions differ, rounds are expensive and queries cheap (``fzoos-fig1``).
 
     **Cost.** T(Q + 1) queries per client and round, and 2d numbers each way; the server stores N d numbers.
 

@@ -8,8 +8,7 @@ Run all checks at once, or each as a test::
     def test_battery(check):
         check(algorithm_factory("fedzo", directions=4), Promises())
 
-A factory is a function ``factory(objectives, x0, **options)`` that returns a new ``Federation``. A failed check raises
-``AssertionError``.
+A factory is a function ``factory(objectives, x0, **options)`` that returns a new ``Federation``.
 """
 
 from __future__ import annotations

@@ -44,12 +44,11 @@ class ModuleObjective:
     given as a vector, the parameters are saved before its evaluation and restored afterwards.
 
     **Restored state.** A query does not change buffers, training modes or the global random state, and records no
-    gradient. Random numbers drawn by the loss, as in dropout, are a function of (seed, step), hence the same for all
-    queries of a step.
+    gradient. Random numbers of the loss, as in dropout, are a function of (seed, step), the same for all queries of a
+    step.
 
-    **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement as a function of (seed,
-    step), where step is the number of the batch in its run. All queries of a step get the same rows. A point given as a
-    vector is evaluated on all rows.
+    **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement from (seed, step), where
+    step is the batch's number: all queries of a step get the same rows. A point given as a vector gets all rows.
 
     Args:
         module: the module.

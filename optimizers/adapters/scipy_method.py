@@ -36,8 +36,7 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
 
     - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
     - ``maxiter`` ends the run after this many batches; then the status is 1, and ``stop_reason`` is "iterations".
-    - ``disp`` shows progress, and at the end prints the message, the least value, and the numbers of iterations and
-      queries.
+    - ``disp`` shows progress, and finally prints the message, the least value and the counts of iterations and queries.
 
     The callback is called after each batch with the best point, by SciPy's rule: as
     ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, otherwise as ``callback(xk)``.

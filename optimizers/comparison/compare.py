@@ -79,16 +79,14 @@ def compare(
         checkpoint: a file to which finished runs are appended. The same call with the same file makes only the missing
             runs. A change in the body of ``fun`` is not noticed.
         **options: further options of ``minimize``: ``numpy``, ``batched``, ``history``, ``prox``, …. SciPy's methods,
-            CMA-ES and blind search take ``numpy``, ``batched``, ``target`` and, if they support them, ``constraints``
-            only.
+            CMA-ES and blind search only take ``numpy``, ``batched``, ``target`` and, where supported, ``constraints``.
 
     Returns:
         The least values of f (of f + ψ with a prox) that each method found.
 
     Raises:
         ValueError: for fewer than two seeds, a number of starts other than ``seeds``, a method that needs derivatives,
-            an option that a method does not take, a checkpoint that is damaged or from another call, or arguments that
-            ``minimize`` rejects.
+            an option unknown to a method, a damaged checkpoint or one of another call, or as ``minimize`` does.
         TypeError: with more than one job, for objects that cannot be pickled.
         ImportError: for "cma" without its package.
         RuntimeError: if a process died, or another process uses the checkpoint.

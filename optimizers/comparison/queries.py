@@ -34,8 +34,7 @@ class Queries:
     f is evaluated at the projection of a point onto the box. A failed query (NaN, inf, an exception after the first
     query, a point that is not finite) returns the worst value so far, or inf before the first success.
 
-    With constraints, f and the constraints at a point are one query. Their values are kept, because SciPy's methods
-    ask for them at different moments.
+    With constraints, f and the constraints at a point are one query, even if a method asks for them at different times.
 
     Attributes:
         fun: takes a point of shape ``d`` (``1 x d`` if ``batched``), a tensor like ``lower`` or an array.

@@ -21,8 +21,7 @@ class Answers:
 
     Attributes:
         batch: the batch.
-        told: maps indices of points to values in order of arrival, NaN for a failed query; with constraints a value is
-            the list f, c₁, …
+        told: maps indices of points to values (with constraints: lists f, c₁, …) in order of arrival; NaN: failed.
     """
 
     batch: Batch

@@ -148,8 +148,8 @@ class ConstraintSet:
         """Converts the values of q queries to rows (f, c), ``q x 1 + m``, NaN where not finite, and counts components.
 
         Args:
-            values: for each query a pair ``(f, c)``, f followed by each constraint's values, a row f, c₁, …, or NaN if
-                the query failed.
+            values: for each query a pair ``(f, c)``, f and each constraint's values, a row f, c₁, …, or NaN if it
+                failed.
             count: q.
             sizes: the number of components of each constraint, if known.
 

@@ -68,8 +68,7 @@ class Feasibility:
             tolerance: the largest relative violation of a feasible query.
 
         Returns:
-            (f, c) of each query, ``q x 1 + m``; f, shape ``q``, inf if infeasible, NaN if failed; and the feasibility
-            of these and earlier queries.
+            (f, c) of each query, ``q x 1 + m``; f, shape ``q``, inf if infeasible, NaN if failed; the new feasibility.
         """
         rows, sizes = known.parse(values, len(places), self.sizes)
         totals, none = rows[:, 0].clone(), (math.nan,) * retries

@@ -17,8 +17,7 @@ import torch
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens ``<path>.partial`` for writing and renames it to ``path`` at the end of the block.
 
-    The file and its directory entry are flushed to the disk. If the block fails, an existing file is unchanged and the
-    partial one is removed.
+    The file and its directory entry are flushed to the disk. If the block fails, an existing file is unchanged.
 
     Raises:
         OSError: if the file cannot be written; the error contains its path.
@@ -57,8 +56,7 @@ def _named(error: OSError, path: Path) -> OSError:
 class GrowingFile:
     """An append-only file that knows the size and SHA-256 of its content.
 
-    Bytes beyond that size, such as those of an interrupted append, are ignored on reading and cut off by the next
-    append.
+    Bytes beyond that size, as left by an interrupted append, are ignored on reading and cut off by the next append.
 
     Args:
         path: the file; the first append creates or overwrites it.

@@ -28,8 +28,7 @@ class History:
         X: the points in user units, ``n x d``; they may lie outside the bounds.
         y: f at the points, shape ``n``. NaN and ±inf mark failed evaluations.
         yvar: the noise variances of the values, one number or shape ``n``, in f's units squared; None: unknown.
-        c: the values of the constraints that are evaluated with f, ``n x m``, in the order of the run's constraints;
-            NaN: unknown.
+        c: the values of the constraints that are evaluated with f, ``n x m``, in the run's order; NaN: unknown.
     """
 
     X: Any
@@ -155,8 +154,7 @@ def entered(
 ) -> tuple[History, DataAtHand, Feasibility | None]:
     """Selects the evaluations that belong to a run's problem, and computes their totals and feasibility.
 
-    An evaluation is left out if a variable with equal bounds has another value, or a variable with ``log`` is not
-    positive.
+    Left out are points at which a variable with equal bounds has another value, or one with ``log`` is not positive.
 
     Args:
         given: the evaluations.

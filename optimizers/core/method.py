@@ -32,8 +32,8 @@
   budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
   ``follows_estimates``: its run is not a ``success`` if the iterate never moved.
 - **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. Then users
-  may pass a ``history``, tell values of other points, and omit x0. If its model supports a noise variance for each
-  value, it sets ``takes_variances``.
+  may pass a ``history``, tell values of other points, and omit x0. A model with a noise variance for each value sets
+  ``takes_variances``.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
   failed to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts

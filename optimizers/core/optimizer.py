@@ -46,8 +46,8 @@ class Optimizer(RunState):
 
     Args:
         x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers). If None,
-            a method with a model of f begins at the best point of the history or, without a history, of a Sobol' design
-            in the box, which is evaluated first.
+            a method with a model of f begins at the best point of the history or, without one, of a Sobol' design in
+            the box.
         bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0. ``Space`` adds
             integers, log scales and names.
         history: evaluations made before the run, a ``History`` or a pair (X, y), for methods that have a model of f.
@@ -55,14 +55,13 @@ class Optimizer(RunState):
             models also use points outside the bounds, which never become the best. If equal bounds fix a variable,
             points with another value of this variable are left out.
         prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
-            ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable, so that projecting
-            after the prox is exact.
+            ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable.
         max_queries: query budget, never exceeded.
         seed: seed of all random numbers, 0 ≤ seed < 2⁶⁴.
         target: stop when f + ψ ≤ target.
         stagnation: stop after this many queries without a new best value.
-        max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500 until a query
-            succeeds, then never.
+        max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500 before the first
+            success.
         rescale: whether each variable with two finite bounds is searched on [0, 10] (ZoRD, Appx. C.1); step sizes and
             radii then refer to it. True needs a finite box; None: the method's default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
@@ -208,8 +207,8 @@ class Optimizer(RunState):
         """A further batch to evaluate while others are pending; the same as ``ask`` if none is pending.
 
         Returns None if the method waits for pending values, the budget allows no further query, or the run is over.
-        Batches may be told in any order; the method uses a batch when all its values are told. The order of the calls
-        determines the run.
+        Batches may be told in any order; a batch is used when all its values are told. The order of calls determines
+        the run.
         """
         if not self._out:
             return None if self.stopped else self.ask()
@@ -249,8 +248,8 @@ class Optimizer(RunState):
             values: k real numbers (tensor, array or list) in the order of ``which``. NaN and ±inf are failed queries,
                 which are counted but not used. With constraints, k rows (f, c), where c are the values of the
                 constraints evaluated with f; a row with a NaN is a failed query, but the models use its other numbers.
-            which: the indices of the k points that the values belong to, none of them told before; None: all q. It may
-                be empty if there are retries.
+            which: the indices of the values' points, none of them told before; None: all q. May be empty if there are
+                retries.
             retries: the number of failed evaluations in addition to these k, which count against the budget.
 
         Raises:

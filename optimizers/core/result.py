@@ -58,8 +58,7 @@ class Result(OptimizeResult):
         nfail: the number of failed queries.
         status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 5 all integer points evaluated,
             98 interrupted, 99 callback or function, −1 running.
-        success: whether the run ended as planned; False if fewer than two queries succeeded, all values are equal, or
-            the iterate never moved.
+        success: whether the run ended as planned, with at least two successful queries and some progress.
         message: why the run ended.
         stop_reason: the ``StopReason``; None while running.
         history: for the queries in the order asked: ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, if

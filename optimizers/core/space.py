@@ -27,8 +27,8 @@ class Space(Bounds):
     Args:
         bounds: ``scipy.optimize.Bounds``, or d pairs (lower, upper), where None and ±inf mean no bound.
         integrality: 1 or True for each variable that is an integer, as in ``scipy.optimize.milp`` and
-            ``differential_evolution``; one number applies to all variables. The objective receives whole numbers within
-            the bounds; x0 is rounded.
+            ``differential_evolution``; one number applies to all variables. The objective gets whole numbers; x0 is
+            rounded.
         log: True for each variable that is searched on a log10 scale; its lower bound must be positive. For such a
             variable, distances in options such as ``x_scale`` are in decades.
         names: a name for each variable. The objective then receives a dictionary from names to values, ``int`` for

@@ -111,8 +111,8 @@ def stood_still(record: Record, follows_estimates: bool) -> str:
     """Returns a sentence for the message if the run made no progress, otherwise an empty string.
 
     A run made no progress if all values are equal; if fewer than the share ``FEW`` of them are distinct and none
-    improved on the initial design; or if the iterate of a method that follows estimates never moved. A run that only
-    evaluated its design is not judged.
+    improved on the initial design; or if the iterate of a method that follows estimates never moved. Runs of a design
+    alone are not judged.
     """
     values = [value for value in record.values if not math.isnan(value)]
     distinct = len(set(values))

@@ -22,8 +22,7 @@ class CoordinateDifferences(GradientEstimator):
 
     Forward, d + 1 queries (x first): g_j = (f(x + λe_j) − f(x))/λ, exact for linear f, with error λ/2 ∂²f/∂x_j² to
     first order. Central, 2d queries (all x + λe_j, then all x − λe_j): g_j = (f(x + λe_j) − f(x − λe_j))/(2λ), exact
-    for quadratic f. To estimate ∇f from a random sample of coordinates, use ``FiniteDifferences(n,
-    distribution="coordinate")``.
+    for quadratic f. ``FiniteDifferences(n, distribution="coordinate")`` samples coordinates.
 
     λ is the displacement after rounding and projection. A forward difference queries x − λe_j if x + λe_j leaves a box
     that confines queries and the other side has more room; without this, a descent could not leave an upper bound. g_j

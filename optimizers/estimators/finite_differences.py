@@ -35,8 +35,7 @@ class FiniteDifferences(GradientEstimator):
     multiplies its standard deviation by 1/ρ_j; g_j is 0 if there is no room at all. A forward query along e_j goes
     along −e_j instead if that side has more room.
 
-    If m differences fail, n − m replaces n; g stays unbiased if failures do not depend on the direction. `estimate`
-    takes λu_i from the rounded points.
+    If m differences fail, n − m replaces n; g stays unbiased if failures do not depend on the direction.
 
     Args:
         directions: n.

@@ -62,8 +62,7 @@ class PriorGuidedDifferences(GradientEstimator):
     def frame(self, step: int) -> Tensor:
         """The prior and n − 1 directions orthonormal to it and to each other, float64, ``n x d``.
 
-        Gram-Schmidt orthonormalization of standard normals makes the n − 1 directions Haar-distributed in the
-        orthogonal complement of p.
+        Gram-Schmidt on standard normals makes the n − 1 directions Haar-distributed in the complement of p.
         """
         d = len(self.prior)
         frame = torch.empty(min(self.directions, d), d, dtype=torch.float64, device=self.prior.device)

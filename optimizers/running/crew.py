@@ -155,8 +155,7 @@ class Errand:
     """A call as it is sent to a worker.
 
     The token makes every submission different; otherwise Dask would answer a retry with the cached failure. Tensors are
-    sent by value: torch would move them to shared memory in place, even while others read them, and keep a file open
-    for each.
+    sent by value, because torch would move them to shared memory in place and keep a file open for each.
     """
 
     call: Call

@@ -16,8 +16,7 @@ FORMAT = 1
 class FinishedUnits:
     """A journal that describes a computation in its first line and has a further line for each finished unit.
 
-    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. One process at a time uses the
-    file.
+    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. Only one process uses the file.
 
     Args:
         path: the file, created if it does not exist; None: nothing is saved.

@@ -55,17 +55,8 @@ def run(
     After each value, idle workers get the next points of pending batches, then those of ``Optimizer.ask_another``. So
     the run depends only on the seed and on the order in which values arrive.
 
-    Args:
-        optimizer: the optimizer; it must be new if the file ``checkpoint`` exists.
-        evaluator: the objective, or an ``Evaluator`` of it.
-        callback: see ``minimize``, also for the other arguments.
-        workers: the largest number of concurrent queries.
-        executor: where queries run.
-        checkpoint: the file that saves the run.
-        resume: what to do with values of another version of the function.
-        max_seconds: the time limit of the run.
-        query_timeout: the time limit of a query.
-        progress: how progress is shown.
+    ``optimizer`` must be new if the file ``checkpoint`` exists; ``evaluator`` is the objective or an ``Evaluator``.
+    The other arguments are those of ``minimize``.
 
     Raises:
         TypeError: for a callback that does not take one argument, or an executor without ``submit``.

@@ -6,8 +6,8 @@ The step s minimizes the exact penalty function
 
 in a region, as min f(s) + νt over s and t ≥ 0 subject to gᵢ(s) ≤ t, by sequential quadratic programming. A solution
 exists even if constraints contradict each other, depend on each other, or cannot be satisfied in the region. An
-equality h = 0 is two constraints, h and −h. Constraints are evaluated anew at each iterate, so that curved boundaries
-need no second-order correction.
+equality h = 0 is two constraints, h and −h. As iterates re-evaluate constraints, curved boundaries need no second-order
+correction.
 
 References:
     R. Fletcher, Practical Methods of Optimization, 2nd ed., 1987, Secs. 12.3 and 14.3 (exact penalties, elastic mode).

@@ -72,8 +72,8 @@ def minimize_in_ball(
     """Finds a low value of a function in a ball about 0, given that it is 0 at ``start``; returns point and value.
 
     The quadratic about s, gᵀ(p − s) + ½(p − s)ᵀH(p − s), is a quadratic about 0 with gradient g − Hs, so that each
-    Newton step is solved in the same ball. A step is halved until the function falls; if it never falls, shorter and
-    shorter gradient steps are tried.
+    Newton step is solved in the same ball. A step is halved until the function falls; otherwise gradient steps are
+    tried.
 
     Args:
         value: the function of a point, shape ``d``.
@@ -184,8 +184,7 @@ class Region:
 def separating_plane(behind: Tensor, before: Tensor) -> Tensor | None:
     """Computes n of the plane nᵀs = 1 farthest from 0 that separates two sets of points; None if there is none.
 
-    It solves min ‖n‖ subject to nᵀs ≥ 1 for the points behind and nᵀs ≤ 1 for those before, by non-negative least
-    squares.
+    It solves min ‖n‖ with nᵀs ≥ 1 for the points behind and nᵀs ≤ 1 for those before, by non-negative least squares.
 
     Args:
         behind: s of points behind the plane, ``m x d``.

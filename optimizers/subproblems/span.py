@@ -30,8 +30,8 @@ LOST = 1e-9
 def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
     """Computes an orthonormal basis, ``k x d``, whose span contains all rows, and whether it extends ``basis``.
 
-    An extended basis begins with the given vectors. If it would have many more vectors than there are rows, the basis
-    is made from the rows alone.
+    An extended basis begins with the given vectors; if it had many more vectors than rows, it is made from the rows
+    alone.
 
     Args:
         basis: an orthonormal basis, ``k x d``, k ≥ 0.

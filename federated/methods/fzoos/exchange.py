@@ -1,7 +1,6 @@
 """The tensors that server and clients of FZooS store, so that nothing is sent twice and a lost message is detected.
 
-x and w have versions, which count their changes. A message states the versions that it requires; a client with other
-versions is behind and must catch up.
+Versions count the changes of x and w. A client with other versions than a message requires must catch up.
 """
 
 from __future__ import annotations

@@ -67,16 +67,15 @@ class FZooSOptions(LocalSteps):
             reverses direction (``federated.core.settling``). Then the radius of active queries is active_radius ·
             min(1, 3 η/η₀), constant if values are noisy, and both surrogates fit their nugget
             (``ClientSurrogates.settle``).
-        active: when active queries are made: ``"step"``, in each step (Appx. G); ``"round"``, around x_r (Alg. 2, line
-            7); None, never.
+        active: when to make active queries: ``"step"``: in each step (Appx. G); ``"round"``: around x_r (Alg. 2, line
+            7); None: never.
         active_queries: number of active queries of a step or round.
         candidates: number of random points from which the most uncertain are queried (Appx. G: 5 of 100, by the norm of
             the gradient's covariance; here by its trace, see ``ClientSurrogates.most_uncertain``).
         active_radius: half the side length of the candidates' box around x, in search units.
-        initial_queries: minimal number of queries in a client's first batch in addition to x₀, whose value alone gives
-            ∇μᵢ = 0.
-        lengthscale: lengthscale ℓ of the local GP and the features, in search units; see ``LocalSurrogateOptions`` for
-            this and the next three.
+        initial_queries: minimal number of queries beside x₀ in a client's first batch; x₀ alone would give ∇μᵢ = 0.
+        lengthscale: ℓ of the local GP and the features, in search units. ``LocalSurrogateOptions`` describes the next
+            three.
         nugget: nugget of the local GP.
         kernel: kernel of the local GP.
         window: number of nearest queries in the local GP.
