@@ -5,7 +5,6 @@ order, and fused multiply-adds are turned off. A thread computes a Philox block 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -23,7 +22,7 @@ BLOCK = 256
 
 
 @triton.jit
-def _pair(a: Any, b: Any) -> Any:
+def _pair(a, b):  # type: ignore[no-untyped-def]
     """Two normals from two words, as `normal.normal_pairs`."""
     f = (a >> 1).to(tl.int32).to(tl.float32) + 0.5
     f = tl.where(f < LARGEST, f, LARGEST)
@@ -41,12 +40,12 @@ def _pair(a: Any, b: Any) -> Any:
 
 
 @triton.jit
-def _store(line: Any, at: Any, width: Any, z: Any) -> None:
+def _store(line, at, width, z):  # type: ignore[no-untyped-def]
     tl.store(line + at, z.to(line.dtype.element_ty), mask=(at >= 0) & (at < width))
 
 
 @triton.jit
-def _fill(out: Any, words: Any, first: Any, start: Any, width: Any, signs: tl.constexpr, block: tl.constexpr) -> None:
+def _fill(out, words, first, start, width, signs: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
     """Fills a row of out; words has the key, the third and fourth word of the counter, and the numbers of the rows."""
     number = first + tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     line = out + tl.program_id(1).to(tl.int64) * width
