@@ -56,7 +56,7 @@ def run(
     the run depends only on the seed and on the order in which values arrive.
 
     ``optimizer`` must be new if the file ``checkpoint`` exists; ``evaluator`` is the objective or an ``Evaluator``.
-    The other arguments are those of ``minimize``.
+    The other arguments are as in ``minimize``.
 
     Raises:
         TypeError: for a callback that does not take one argument, or an executor without ``submit``.
