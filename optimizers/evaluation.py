@@ -36,15 +36,15 @@ class FailedQueryError(RuntimeError):
 class Evaluator:
     """Evaluates an objective at the points of a batch.
 
-    A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Otherwise it must return a real
-    number, plain or in a one-element tensor or array; integers and booleans are allowed. Any other value, such as a
-    complex number or a tensor that requires a gradient, raises ``InvalidValueError`` under every policy.
+    A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Otherwise the objective must return a
+    real number, plain or in a one-element tensor or array; integers and booleans are allowed. Any other value, such as
+    a complex number or a tensor that requires a gradient, raises ``InvalidValueError`` under every policy.
 
     Attributes:
-        fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d`` points
-            and returns q numbers. If the variables have names (``Space``), a point is a dictionary, and q points are a
-            list of these. An objective with a method ``evaluate_at(batch, i)``, such as ``ModuleObjective``, gets the
-            batch and an index instead of a point.
+        fun: the objective, a function from a point, shape ``d``, to a number, or with ``batched`` from points, ``q x
+            d``, to q numbers. If the variables have names (``Space``), a point is a dictionary, and q points are a list
+            of these. An objective with a method ``evaluate_at(batch, i)``, such as ``ModuleObjective``, gets the batch
+            and an index instead of a point.
         numpy: whether points are NumPy arrays instead of tensors.
         batched: whether a batch is evaluated in one call.
         on_failure: ``"skip"`` reports NaN. ``"retry"`` evaluates a failed point at most ``retries`` more times while

@@ -87,7 +87,7 @@ def minimize(
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned. ``Space`` adds
             integers, log scales and names.
         history: earlier evaluations, ``(X, y)`` or a ``History``, for methods with a model of f; see ``Optimizer``.
-            They do not count against the budget, and the result may be one of them.
+            They do not count against the budget, and the result may be one of their points.
         constraints: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries, ``CheapConstraint``,
             ``ReturnedConstraints``, or a list of these, for the default method. One query evaluates f and all
             constraints except linear and cheap ones.

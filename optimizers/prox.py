@@ -109,7 +109,7 @@ class BoxRidge(Prox):
     is the point nearest to its unconstrained minimum.
 
     Args:
-        lower: A number, or one for each coordinate; −inf for no bound. It is rounded to the dtype of the point.
+        lower: A number, or one for each coordinate; −inf for no bound. Bounds are rounded to the point's dtype.
         upper: A number, or one for each coordinate; inf for no bound.
         weight: At least 0.
 

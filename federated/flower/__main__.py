@@ -89,7 +89,7 @@ def command(flowers: str, operand: str, example: str, *options: str, config: Any
 def superlink(given: Namespace) -> int:
     """Runs flower-superlink, the server that nodes and runs connect to.
 
-    Its log goes to the standard error. Ctrl-C or SIGTERM ends it and all its runs.
+    The log goes to the standard error. Ctrl-C or SIGTERM ends the SuperLink and all its runs.
     """
     check_insecure(given.insecure, given.host)
     return _flower("flower-superlink", given.arguments)

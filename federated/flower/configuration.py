@@ -79,8 +79,8 @@ class RunConfig:
             (``federated.flower.waiting``). Messages expire after it: the machines' clocks must differ by much less.
         wait: seconds to wait, since the last connection, for all clients before the first round, for one in a later
             round.
-        keys: file on the server's machine with each client's node key (``federated.flower.keys``). It may be empty
-            without TLS, on one machine; nodes' claims are then trusted.
+        keys: file on the server's machine with each client's node key (``federated.flower.keys``). May be empty without
+            TLS, on one machine; nodes' claims are then trusted.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
             ``federation.pt``, saved after each round; empty for none. A run is refused if the folder contains a
             checkpoint other than that of ``resume``.

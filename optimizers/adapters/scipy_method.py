@@ -40,7 +40,7 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
 
     The callback is called after each batch with the best point, by SciPy's rule: as
     ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, otherwise as ``callback(xk)``.
-    It ends the run, with status 99, by raising ``StopIteration``; its return value is ignored.
+    A callback that raises ``StopIteration`` ends the run with status 99; return values are ignored.
 
     Args:
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.

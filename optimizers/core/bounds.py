@@ -91,7 +91,7 @@ class Domain:
 
     @cached_property
     def origin(self) -> Tensor:
-        """The user coordinates of z = 0, shape ``d``: the lower bounds of rescaled variables, and 0 for the others."""
+        """The user coordinates of z = 0, shape ``d``: the lower bounds of rescaled variables, 0 for other variables."""
         return torch.where(torch.isfinite(self.upper - self.lower), self._flat(self.lower), 0.0)
 
     @cached_property

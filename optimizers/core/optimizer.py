@@ -51,9 +51,9 @@ class Optimizer(RunState):
         bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0. ``Space`` adds
             integers, log scales and names.
         history: evaluations made before the run, a ``History`` or a pair (X, y), for methods that have a model of f.
-            They are not queries of the run and do not count against its budget, but ``best_x`` may be one of them. Some
-            models also use points outside the bounds, which never become the best. If equal bounds fix a variable,
-            points with another value of this variable are left out.
+            These evaluations do not count against the budget, but ``best_x`` may be one of their points. Some models
+            also use points outside the bounds, which never become the best. If equal bounds fix a variable, points with
+            another value of this variable are left out.
         prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
             ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable.
         max_queries: query budget, never exceeded.

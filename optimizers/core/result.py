@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """A query and the posterior of a model there.
+    """A query and a model's posterior at the query.
 
     Attributes:
         x: the query, shape ``d``.
-        fun: the posterior mean of f + ψ there.
-        fun_std: the posterior standard deviation.
+        fun: the posterior mean of f + ψ.
+        fun_std: the posterior standard deviation of f + ψ.
         constr: the posterior means of the constraints, shape ``m``; None without constraints.
     """
 
@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
 class Result(OptimizeResult):
     """The result of a run, or of the run so far: SciPy's ``OptimizeResult`` with printing, plotting and saving.
 
-    Its vectors are NumPy arrays if the run was made with arrays, otherwise tensors.
+    Vectors are NumPy arrays if the run was made with arrays, otherwise tensors.
 
     **Noisy values.** If values are noisy, the least value is too low by chance. For a method with a Gaussian process
     ``x`` is then the query of least posterior mean in its last window, ``fun`` this mean, and ``fun_std`` the posterior
@@ -66,8 +66,8 @@ class Result(OptimizeResult):
 
     A run whose variables have names (``Space``) also has ``params``, the values of x by name.
 
-    A run with constraints has further attributes. Its x is the best feasible query. If there is none, ``success`` is
-    False, and x is the query whose violation is least relative to the constraint's first nonzero distance from a bound.
+    A run with constraints has further attributes. ``x`` is the best feasible query. If there is none, ``success`` is
+    False, and ``x`` has the least violation relative to the constraint's first nonzero distance from a bound.
 
     Attributes:
         constr_violation, maxcv: the largest violation of a constraint at x, in the constraint's units.

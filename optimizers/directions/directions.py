@@ -95,7 +95,7 @@ class Directions:
 
     @property
     def reach(self) -> float:
-        """A bound on |u_j|: 6.7 for normals, 1 for the others."""
+        """A bound on |u_j|: 6.7 for normals, 1 for the other distributions."""
         return 6.7 if self.distribution == "normal" else 1.0
 
     def clipped_share(self, below: torch.Tensor, above: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """CPU kernels of this package, compiled by numba if it is installed.
 
-They give the numbers of `philox.words`, `normal.normals`, `fixed_order` and `metric` bit for bit; a test compares every
-kernel with its torch counterpart. fastmath is off, so that LLVM neither reassociates nor contracts to fused
-multiply-adds. Loops run over arrays that fit into a fast cache, so that compilers vectorize them for any CPU.
+The kernels give the numbers of `philox.words`, `normal.normals`, `fixed_order` and `metric` bit for bit; a test
+compares every kernel with its torch counterpart. fastmath is off, so that LLVM neither reassociates nor contracts to
+fused multiply-adds. Loops run over arrays that fit into a fast cache, so that compilers vectorize them for any CPU.
 """
 
 import math

@@ -31,7 +31,7 @@ class CoordinateDifferences(GradientEstimator):
     Args:
         smoothing_radius: λ, in x's units; the default suits inputs of about unit range.
         scheme: ``"forward"`` or ``"central"``.
-        axes: The coordinates j; None: all. g is 0 in the others.
+        axes: The coordinates j; None: all. Other coordinates of g are 0.
     """
 
     smoothing_radius: float = 1e-6

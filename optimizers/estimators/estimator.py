@@ -43,9 +43,9 @@ class GradientEstimator(ABC):
     step)`` and pass the values to ``estimate(x, points, values)``. An optimizer queries ``batch(x, step)`` and gets the
     gradient from ``from_values(batch, values)``.
 
-    **Failed queries**, NaN or infinite, are counted. A difference with a failed value is left out of the average; of
-    two opposite points both are left out. If no difference is left, for example because f(x) failed, or the gradient is
-    not finite, ``from_values`` returns None and ``estimate`` raises an error.
+    **Failed queries**, NaN or infinite, are counted. A difference with a failed value is left out of the average, as is
+    the value of an opposite point. If no difference is left, for example because f(x) failed, or the gradient is not
+    finite, ``from_values`` returns None and ``estimate`` raises an error.
 
     A subclass defines ``queries_needed``, ``batch``, the terms of its sum in ``_terms`` (NaN if failed), and in
     ``_combine`` the gradient from the remaining terms. Constructors raise ``TypeError`` if the number of directions or

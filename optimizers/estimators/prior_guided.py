@@ -23,16 +23,16 @@ Scaling = Literal["projection", "unbiased"]
 class PriorGuidedDifferences(GradientEstimator):
     """Forward differences along a prior p and along uniform directions orthogonal to p (Cheng et al., 2021).
 
-    It queries x and x + λu for n orthonormal directions u, namely p and u_1 … u_{n−1}. With ∂f/∂u = (f(x + λu) −
+    The queries are x and x + λu for n orthonormal directions u, namely p and u_1 … u_{n−1}. With ∂f/∂u = (f(x + λu) −
     f(x))/λ:
 
         g = (∂f/∂p) p + s Σ_i (∂f/∂u_i) u_i,   s = 1 or (d − 1)/(n − 1)
 
     s = 1 gives the projection of ∇f onto the span of the directions (Cheng et al.), s = (d − 1)/(n − 1) gives E g =
-    ∇f(x) + O(λ). For linear f and n = d both equal ∇f. Failed differences are left out of the sum and of n.
+    ∇f(x) + O(λ). For linear f and n = d, g = ∇f. Failed differences are left out of the sum and of n.
 
     **Box.** Near bounds that confine the queries, the query goes along p or −p, whichever has more room. For s = 1 the
-    projection onto the span of the clipped displacements is computed by least squares. For the other s and linear f
+    projection onto the span of the clipped displacements is computed by least squares. For the unbiased s and linear f
     with gradient a, E g = p (m·a) + (I − p pᵀ) ρ∘a, where λm is the clipped displacement along p and ρ the clipped
     share of the other directions (`Directions.clipped_share`). The estimate solves this for a: a = h − q (m·h −
     ∂f/∂p)/(m·q) with h = g/ρ and q = p/ρ.

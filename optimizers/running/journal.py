@@ -99,7 +99,7 @@ class Journal:
             lost = len(lines) - 1
         if lost is not None:
             raise ValueError(
-                f"line {lost + 1} of {self.path} is damaged, and others follow it: restore the file, or cut it before "
+                f"line {lost + 1} of {self.path} is damaged, and more lines follow: restore the file, or cut it before "
                 "this line to continue from there"
             )
         good = self._end.good - len(tail)

@@ -74,8 +74,8 @@ def minimize_elastic(
 ) -> np.ndarray:
     """Finds a step of low f + ν max(0, max(g + margin)) in a region, shape ``d``.
 
-    SLSQP assumes at first that the Hessian of the Lagrangian is the identity. Its variables are therefore y = T⁻¹s,
-    where T is computed from ``hessian`` so that the Hessian in y is near the identity.
+    SLSQP assumes at first that the Hessian of the Lagrangian is the identity. Therefore it solves for y = T⁻¹s, where T
+    is computed from ``hessian`` so that the Hessian in y is near the identity.
 
     Args:
         values: f and g at a step, shape ``d``.

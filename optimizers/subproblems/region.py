@@ -184,7 +184,7 @@ class Region:
 def separating_plane(behind: Tensor, before: Tensor) -> Tensor | None:
     """Computes n of the plane nᵀs = 1 farthest from 0 that separates two sets of points; None if there is none.
 
-    It solves min ‖n‖ with nᵀs ≥ 1 for the points behind and nᵀs ≤ 1 for those before, by non-negative least squares.
+    n minimizes ‖n‖ subject to nᵀs ≥ 1 for points behind and nᵀs ≤ 1 for points before, by non-negative least squares.
 
     Args:
         behind: s of points behind the plane, ``m x d``.

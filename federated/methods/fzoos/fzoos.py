@@ -370,10 +370,10 @@ class FZooS(FZooSOptions):
     FedZO with better estimates.
 
     **Communication** is d + M numbers per client and round each way. If active queries are made per step and γ is known
-    in advance, the client sends xᵢ and wᵢ together, and receives x_r and w together. Otherwise it sends xᵢ, receives
-    x_r, sends wᵢ after its active queries, and receives w with the next round. The adaptive γ adds one number each way:
-    the client receives w, sends its measurement, and receives γ with the next round. With partial participation γ_r is
-    computed from the round's clients only, which also receive the mean of their wᵢ.
+    in advance, the client sends xᵢ and wᵢ together, and receives x_r and w together. Otherwise the client sends xᵢ,
+    receives x_r, sends wᵢ after its active queries, and receives w with the next round. The adaptive γ adds one number
+    each way: the client receives w, sends its measurement, and receives γ with the next round. With partial
+    participation γ_r is computed from the round's clients only, which also receive the mean of their wᵢ.
 
     **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) if all bounds are finite
     and there is no prox; the lengthscale 1 and the active queries' box of ±0.01 are in these units. Both kernels are
@@ -385,8 +385,8 @@ class FZooS(FZooSOptions):
     **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate="constant"`` F stops
     decreasing at a level set by the step length. If x_r reverses direction, the rate is halved; once it is below a
     third of its initial value, the radius of active queries decreases in proportion. By default both surrogates use the
-    ``window`` queries nearest to x, at least min(3d/2, 500) after the first halving. Their nugget decreases with the
-    squared distances of these queries. With noisy values the radius is fixed and the nugget maximizes the likelihood.
+    ``window`` queries nearest to x, at least min(3d/2, 500) after the first halving. The nugget decreases with these
+    queries' squared distances. With noisy values the radius is fixed and the nugget maximizes the likelihood.
 
     **When to use it.** If the clients' functions differ, are smooth, and queries are expensive. If rounds are expensive
     and queries cheap, ``SCAFFOLD2`` reaches as low values (experiment ``fzoos-fig1``).
