@@ -1,1 +1,1 @@
-"""The methods, one file for each algorithm."""
+"""The optimization methods."""

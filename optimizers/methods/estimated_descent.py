@@ -1,4 +1,4 @@
-"""Descent along estimated gradients: an estimator, a first-order rule and a prox."""
+"""The base class of methods that descend along estimated gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optimizers.estimators.estimator import GradientEstimator, check_draw
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 
 STEP = 0.2
-"""The length of Adam's first step by default, in units of the box's side."""
+"""The default length of Adam's first step, in units of the box's side."""
 
 HALVED = 50.0
 """The number of queries per variable after which the default rate is halved."""
@@ -26,24 +26,24 @@ HALVED = 50.0
 
 @dataclass
 class DescentState:
-    """The state of the first-order rule; the base class holds the iterate."""
+    """The state of the first-order rule; ``Optimizer`` stores the iterate."""
 
     rule: FirstOrder
 
 
 class EstimatedDescent(Optimizer):
-    """x ← prox(rule(x, g)), where g estimates ∇f(x) from n random directions.
+    """Descends by x ← prox(rule(x, g)), where g estimates ∇f(x) from n random directions.
 
-    The estimator leaves out failed queries; without an estimate the iterate returns to the best point. The last batch
-    has as many directions as the budget allows. A subclass defines the estimator.
+    Failed queries are left out of the estimate; if too many fail, the iterate returns to the best point instead of
+    making a step. The last batch has as many directions as the budget allows. A subclass defines the estimator.
 
     Args:
-        directions: n, directions of a step; None: the class's ``default_directions``, few enough that a budget of some
-            tens of queries per variable allows enough steps.
-        smoothing_radius: λ, in search units.
-        update_rule: factory of the first-order rule, a torch optimizer. None: Adam with rate w/(5√d) in a box of mean
-            side w, so that the first step has a fifth of the side's length (0.1 without a finite box). After q queries
-            the rate is multiplied by 1/(1 + q/(50 d)), independent of the budget, so that a run may be extended.
+        directions: n, the number of directions of a step; None: the class's ``default_directions``.
+        smoothing_radius: λ, the distance of the queries from x, in search coordinates.
+        update_rule: makes the first-order rule, a torch optimizer, from a list of parameters. None: Adam, whose rate
+            after q queries is r/(1 + q/(50 d)). In a box of mean side w, r = w/(5√d), so that the first step is a fifth
+            of a side long; without a finite box, r = 0.1. The rate does not depend on the budget, so that a run may be
+            extended.
         **common: see ``Optimizer``.
 
     ZoRD's figures use n = 10, λ = 0.01 and a constant rate (Appx. C); see ``experiments.papers.zord.descent``.
@@ -101,5 +101,5 @@ class EstimatedDescent(Optimizer):
 
 
 def box_adam(width: float | None, d: int) -> UpdateRule:
-    """Adam whose first step has length ``STEP`` times the box's side in d variables; ``adam`` if the width is None."""
+    """Returns Adam with a first step of ``STEP`` times the box's side in d variables; ``adam`` if the width is None."""
     return adam if width is None else partial(adam, lr=STEP * width / math.sqrt(d))

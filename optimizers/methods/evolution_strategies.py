@@ -1,4 +1,4 @@
-"""ES: evolution strategies with a search gradient from ranks of perturbed values."""
+"""ES: evolution strategies with a search gradient from ranked values."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ class ES(EstimatedDescent):
 
         g = c/(nλ) Σᵢ sᵢ uᵢ,   c = 1/E[u_j²]
 
-    by a first-order rule, followed by the prox. sᵢ are the centred ranks of the values, so that steps are invariant
-    under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. An estimate needs two values
-    that did not fail. The first iteration also queries x0, so that the result is never worse than x0. Every iteration
-    queries f(x) if queried points may be infeasible (a prox, or ``confine_queries=False``), because otherwise x0 might
-    remain the only feasible point. Salimans et al. use standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors
-    of RGF (Appx. C.1), whose displacements are 1/√d as long for the same λ.
+    by a first-order rule, followed by the prox. The sᵢ are the centred ranks of the values, so that steps are invariant
+    under increasing transformations of f. An estimate needs at least two successful queries. The first iteration also
+    queries x0, so that the result is never worse than x0. If queried points may be infeasible (with a prox or
+    ``confine_queries=False``), every iteration also queries f(x), because x0 might otherwise remain the only feasible
+    point. Salimans et al. use standard normal uᵢ. ZoRD uses orthonormal unit vectors with RGF's n and λ (Appx. C.1).
 
     **When to use it.** For values that are piecewise constant or rugged, such as a classifier's metric (experiment
-    ``zord-fig4``), because steps depend on the ranks of values over a distance λ only.
+    ``zord-fig4``), because steps depend only on the ranks of values at distances of about λ.
 
     **Cost.** n queries per step, one more in the first, and O(nd) time; O(n²d) for orthonormal directions.
 
     Args:
-        antithetic: whether directions come in n/2 opposite pairs; n must then be even.
-        distribution: a distribution of ``Directions``; ZoRD's is ``"orthonormal"``.
-        shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
-        smoothing_radius: λ, in search units; larger than for differences, since ranks do not need a small one.
+        antithetic: whether the uᵢ are n/2 pairs ±u; n must then be even.
+        distribution: the distribution of uᵢ, a name of ``Directions``.
+        shaping: ``"centred_ranks"``, or ``"none"`` for sᵢ equal to the values.
+        smoothing_radius: λ, in search coordinates.
         **options: see ``EstimatedDescent``, also for failed queries.
     """
 

@@ -15,13 +15,13 @@ from optimizers.core.options import CommonOptions, optional, positive
 
 
 def halved_radii(widest: float, narrowest: float) -> list[float]:
-    """R, R/2, R/4, … for k = 0 … ⌈log₂(R/r)⌉; only the last does not exceed r."""
+    """Returns the radii R, R/2, R/4, …, down to the first that does not exceed r (R ``widest``, r ``narrowest``)."""
     return [widest * 2.0**-k for k in range(math.ceil(math.log2(widest / narrowest) - 1e-12) + 1)]
 
 
 @dataclass
 class GLDState:
-    """f + ψ at the iterate; inf before x0 is queried, and if that query failed."""
+    """The value of f + ψ at the iterate; inf while no query has succeeded."""
 
     value: float = math.inf
 
@@ -29,19 +29,19 @@ class GLDState:
 class GLD(Optimizer):
     """Gradientless descent (Golovin et al., 2020, Alg. 1), as ZoRD's baseline (Sec. 5).
 
-    A step queries x + rₖuₖ, with one direction uₖ uniform on the unit sphere for each radius rₖ = 2⁻ᵏR down to r, and
-    moves to the best of these points and x; it does not estimate a gradient. The first batch also queries x0. A point
-    outside the box or ψ's domain is projected first. The last batch uses only the widest radii. ZoRD gives no radii.
+    A step queries x + rₖuₖ for each radius rₖ = 2⁻ᵏR, k = 0, 1, …, until rₖ ≤ r, with directions uₖ uniform on the unit
+    sphere. It moves to the best of these points and x, without estimating a gradient. The first batch also queries x0.
+    Points outside the box or ψ's domain are projected onto it before they are queried. If the budget is too small for
+    all radii, the largest are used. ZoRD gives no radii.
 
     **When to use it.** For rugged functions such as a controller's return (experiment ``problems-real``), for values
     that can only be compared, and for integers.
 
-    **Cost.** log₂(R/r) + 1 queries per step, about ten, and O(d) time for each.
+    **Cost.** About log₂(R/r) + 1 queries per step and O(d) time for each.
 
     Args:
-        widest: R, in search units (by default half of a rescaled box).
-        narrowest: r, an upper bound of the last radius. None: 2Rd/(q + 5d) after q queries, which falls as queries are
-            spent.
+        widest: R, in search coordinates; the default is half the side of a rescaled box.
+        narrowest: r; None: 2Rd/(q + 5d) after q queries.
         **common: see ``Optimizer``.
     """
 
@@ -54,7 +54,7 @@ class GLD(Optimizer):
     ) -> None:
         self.widest, self.narrowest = positive("widest", widest), optional(positive, "narrowest", narrowest)
         if narrowest is not None and narrowest > widest:
-            raise ValueError(f"narrowest must not exceed widest, got {narrowest} > {widest}")
+            raise ValueError(f"narrowest must not exceed widest, got narrowest={narrowest}, widest={widest}")
         super().__init__(x0, **common)
 
     def _start(self) -> None:
@@ -62,7 +62,7 @@ class GLD(Optimizer):
 
     @property
     def radii(self) -> list[float]:
-        """The radii of the next step, the widest first."""
+        """The radii of the next step, in descending order."""
         d = self.dimension
         return halved_radii(self.widest, self.narrowest or 2.0 * self.widest * d / (self.queries + 5.0 * d))
 

@@ -19,7 +19,7 @@ GradientOracle = Callable[[Tensor], Any]
 
 @dataclass
 class GradientDescentState:
-    """The rule's state, the last point with finite value and gradient, and the number of gradient evaluations."""
+    """The state of the first-order rule, the last point with a finite gradient, and the number of calls of jac."""
 
     rule: FirstOrder
     last_good: Tensor | None = None
@@ -27,20 +27,20 @@ class GradientDescentState:
 
 
 class GradientDescent(Optimizer):
-    """Proximal descent with exact gradients (ZoRD's GD with true derivatives, Fig. 3).
+    """Proximal gradient descent with exact gradients (GD with true derivatives in ZoRD's Fig. 3).
 
-    A step queries f(x), calls jac(x), and moves x ← prox(rule(x, ∇f(x))). If the value or gradient is not finite, the
-    iterate moves halfway back to the last point where both were.
+    A step queries f(x), calls jac(x), and moves by x ← prox(rule(x, ∇f(x))). If the value or the gradient is not
+    finite, x moves halfway back to the last point at which both were finite.
 
-    **When to use it.** If f has a gradient, as the reference for methods without one. For a smooth f alone, use SciPy's
-    L-BFGS-B.
+    **When to use it.** If f has a gradient, as a reference for methods that need none. To minimize a smooth f, use
+    SciPy's L-BFGS-B instead.
 
     **Cost.** One query, one gradient and O(d) time per step.
 
     Args:
-        jac: ∇f; takes a point, shape ``d`` in user units, and returns d numbers. Its calls are counted in
+        jac: the gradient ∇f: takes a point in user units, shape ``d``, and returns d numbers. Calls are counted in
             ``state.gradients``, not against the budget.
-        update_rule: factory of the first-order rule.
+        update_rule: makes the first-order rule, a torch optimizer, from a list of parameters.
         **common: see ``Optimizer``; ``rescale`` is off by default, so that step sizes are in user units.
 
     Raises:
@@ -61,7 +61,7 @@ class GradientDescent(Optimizer):
         **common: Unpack[CommonOptions],
     ) -> None:
         if not callable(jac):
-            raise TypeError(f"gradient_descent needs jac, a function that returns the gradient, got {jac!r}")
+            raise TypeError(f"gradient_descent needs jac, a function that returns the gradient of f, got {jac!r}")
         self.jac, self.update_rule = jac, update_rule
         super().__init__(x0, **common)
 
@@ -88,5 +88,5 @@ class GradientDescent(Optimizer):
     def _gradient(self, x: Tensor) -> Tensor:
         gradient = numeric("jac's gradient", self.jac(x)).to(x)
         if gradient.shape != x.shape:
-            raise ValueError(f"jac's gradient must have shape {tuple(x.shape)}, got {tuple(gradient.shape)}")
+            raise ValueError(f"jac must return a gradient of shape {tuple(x.shape)}, got {tuple(gradient.shape)}")
         return gradient if self.domain is None else gradient * self.domain.slopes(x)

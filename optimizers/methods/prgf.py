@@ -1,4 +1,4 @@
-"""PRGF: random gradient-free descent with the last estimate as prior direction."""
+"""PRGF: random gradient-free descent that also measures the derivative along the previous estimate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
 
 @dataclass
 class PRGFState(DescentState):
-    """The first-order rule's state and the prior, the normalised last estimate; None makes the next step RGF's."""
+    """The state of the first-order rule, and the previous estimate as a unit vector; None makes the next step RGF's."""
 
     prior: Tensor | None = None
 
@@ -25,21 +25,21 @@ class PRGFState(DescentState):
 class PRGF(EstimatedDescent):
     """Prior-guided random gradient-free method (Cheng et al., 2021), as ZoRD's baseline (Sec. 5, Appx. C.1).
 
-    It queries f(x) and f(x + λu) for n orthonormal directions: the normalised last estimate p, and u₁…uₙ₋₁ uniform in
-    its complement. With ∂f/∂u = (f(x + λu) − f(x))/λ it steps along
+    It queries f(x) and f(x + λu) for n ≤ d orthonormal directions u: the previous gradient estimate, normalised to p,
+    and random u₁…uₙ₋₁, uniform in the complement of p. With ∂f/∂u = (f(x + λu) − f(x))/λ it steps along
 
         g = (∂f/∂p) p + s Σᵢ (∂f/∂uᵢ) uᵢ,   s = 1 or (d − 1)/(n − 1)
 
-    by a first-order rule, followed by the prox (``PriorGuidedDifferences``). n counts p and is at most d. The first
-    step, and a step after a zero or missing estimate, has no prior and is RGF's; a zero estimate moves nothing.
+    by a first-order rule, followed by the prox. A step without a previous estimate, or after a zero one, is RGF's.
+    A zero estimate does not move x.
 
     **When to use it.** Instead of RGF if gradients at successive iterates are similar, as in attacks on images
     (experiment ``problems-real``).
 
-    **Cost.** As for RGF: n + 1 queries and O(n²d) time per step.
+    **Cost.** n + 1 queries and O(n²d) time per step, as for RGF.
 
     Args:
-        scaling: ``"projection"``, s = 1, or ``"unbiased"``.
+        scaling: ``"projection"`` for s = 1, or ``"unbiased"`` for s = (d − 1)/(n − 1).
         **options: see ``EstimatedDescent``, also for failed queries.
     """
 

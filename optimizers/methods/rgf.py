@@ -13,12 +13,12 @@ class RGF(EstimatedDescent):
 
         g = (d/n) Σᵢ (f(x + λuᵢ) − f(x))/λ · uᵢ
 
-    by a first-order rule, followed by the prox. The uᵢ are orthonormal in blocks of at most d and Haar-distributed, so
-    that E g = ∇f(x) + O(λ²) (ZoRD's eq. 2 omits the factor d/n); for n = d, g is the full forward-difference gradient
-    in a rotated basis. Options and failed queries: see ``EstimatedDescent``.
+    by a first-order rule, followed by the prox. The uᵢ are Haar-distributed and orthonormal in blocks of at most d, so
+    that E g = ∇f(x) + O(λ²). (ZoRD's eq. 2 omits the factor d/n.) For n = d, g is the forward-difference gradient in a
+    rotated basis. ``EstimatedDescent`` has the options and the treatment of failed queries.
 
-    **When to use it.** For cheap queries in any number of variables, or as a baseline. If queries are expensive, the
-    default method ends lower (experiment ``problems-bbob``).
+    **When to use it.** For cheap queries in any number of variables, or as a baseline. For expensive queries, the
+    default method reaches lower values (experiment ``problems-bbob``).
 
     **Cost.** n + 1 queries and O(n²d) time per step; memory for n + 1 points.
     """

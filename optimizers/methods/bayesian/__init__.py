@@ -1,1 +1,1 @@
-"""TuRBO and CobBO: Bayesian optimization of a whole box."""
+"""TuRBO and CobBO: global Bayesian optimization in a box."""

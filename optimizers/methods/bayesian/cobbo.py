@@ -1,4 +1,4 @@
-"""CobBO: Bayesian optimization in changing blocks of coordinates, with kernels in two stages."""
+"""CobBO: Bayesian optimization in a changing block of coordinates."""
 
 from __future__ import annotations
 
@@ -20,48 +20,46 @@ from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRul
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
 
 MAX_BLOCK = 30
-"""The largest number of coordinates of a block."""
+"""The largest number of coordinates in a block."""
 
 
 def backs_off(queries: int, failures: int, gain: float, step: float, limit: int, patience: int) -> bool:
-    """Whether the search leaves the subspace: the stopping rule of Section 3.2 as we read it.
+    """Decides whether CobBO leaves its present block of coordinates.
 
-    The paper names the quantities in its rule (failures in a row, improvement, distance between queries, budget and
-    dimension) but gives no formula. Here the search leaves a subspace after ``patience`` failures in a row, after
-    ``limit`` queries, or after a marginal improvement: less than 1% of the values' spread by a step of less than 1% of
-    the box.
+    It does so after ``patience`` consecutive failures, after ``limit`` queries, or after a marginal improvement
+    (``gain`` and ``step`` below 0.01). The paper's Section 3.2 names such quantities but gives no formula.
 
     Args:
-        queries: the number of queries made in the subspace.
-        failures: the number of queries in a row, made in the subspace, that improved nothing.
-        gain: the last query's improvement divided by the spread of the values; 0 if it improved nothing.
+        queries: the number of queries made in the block.
+        failures: the number of consecutive queries in the block that did not improve on the best value.
+        gain: the last query's improvement divided by the spread of the values; 0 without an improvement.
         step: root mean square over the block's coordinates of the difference between the last two queries in the
-            subspace; inf after the first.
-        limit: see ``CobBO``.
-        patience: see ``CobBO``.
+            block, in box widths; inf after the first query.
+        limit: the largest number of queries in a block.
+        patience: the number of consecutive failures that ends a block.
     """
     return failures >= patience or queries >= limit or (0.0 < gain < 0.01 and step < 0.01)
 
 
 @dataclass
 class CobBOState:
-    """CobBO's state between queries; all points but those of ``data`` are in the unit cube of the free coordinates.
+    """CobBO's state between queries; all points except those in ``data`` are in the unit cube of the free coordinates.
 
     Attributes:
         data: the queries that succeeded.
-        log_weights: ln of the coordinates' weights, shape ``d``.
+        log_weights: the logarithms of the coordinates' weights, shape ``d``.
         pivot: the pivot V, shape ``d``.
         best: the value M at the pivot.
         region: the trust region about the pivot.
-        failures: q, the number of queries in a row that did not improve on M.
-        block: numbers of the subspace's c coordinates; empty before the first subspace.
-        virtual: the virtual points, followed by the queries made in the subspace, ``v x c``.
-        virtual_values: the values of these points, shape ``v``.
-        projected: the number of virtual points.
-        blocks: the number of subspaces so far.
-        block_queries: the number of queries made in the subspace.
-        block_failures: the number of queries in a row, made in the subspace, that improved nothing.
-        last: the last query made in the subspace, shape ``d``; empty before the first.
+        failures: q, the number of consecutive queries that did not improve on M.
+        block: the indices of the present block's c coordinates; empty before the first block.
+        virtual: the virtual points, followed by the queries made in the block, ``v x c``.
+        virtual_values: the values at the points in ``virtual``, shape ``v``.
+        projected: the number of virtual points, without the queries made in the block.
+        blocks: the number of blocks so far.
+        block_queries: the number of queries made in the block.
+        block_failures: the number of consecutive queries in the block that did not improve on M.
+        last: the last query made in the block, shape ``d``; empty before the first query.
     """
 
     data: Observations
@@ -83,46 +81,46 @@ class CobBOState:
 class CobBO(Optimizer):
     """Coordinate backoff Bayesian optimization (Tan et al. 2021, arXiv:2101.05147, Alg. 1).
 
-    Every query lies in the subspace of a block of coordinates through the pivot V, the best point. All observations are
-    projected onto the subspace. In the first stage a multiquadric interpolation in all coordinates gives the
-    projections their values (``virtual_points``). In the second a Matérn 5/2 process with a lengthscale for each
-    coordinate of the block is fitted to them, and the point of largest expected improvement on M, the value at V, is
-    queried. A stopping rule (``backs_off``) ends the block; the size of the next is drawn uniformly from 1 to 30, its
-    coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial design a batch is one
-    query.
+    Every query differs from the pivot V, usually the best point, only in a block of coordinates. All observations are
+    projected onto this subspace. The first stage computes values at the projections by multiquadric interpolation in
+    all coordinates (``virtual_points``). The second stage fits a Matérn 5/2 process with one lengthscale per coordinate
+    of the block to the projections, and queries the point of largest expected improvement on M, the value at V. A query
+    that does not improve on M is a failure. A stopping rule ends the block. The size of the next block is drawn
+    uniformly from 1 to 30, and its coordinates by multiplicative weights (eq. 2). The method is sequential: after the
+    initial design, a batch is one query.
 
-    Idle workers get one more query each (``ask_another``): the point of largest expected improvement jointly with the
-    pending points of its block, or a uniform point of the region within the block if that would repeat a pending one. A
-    value that arrives after its block has ended only adds data, unless it improves on M and V has not escaped since:
-    then V moves there, and a new block begins. The same holds for a history and for points that were not asked for;
-    points outside the bounds are left out.
+    An idle worker gets one more query: the point whose expected improvement, jointly with the pending points of the
+    block, is largest. If this point would repeat a pending one, a uniformly random point of the trust region replaces
+    it. A value that arrives after its block has ended only adds data, unless it is below M and V has not escaped in the
+    meantime; then V moves to its point, and a new block begins. If values of a history, or of points that were not
+    asked for, are below M, V moves to the best of them as well; points outside the bounds are left out.
 
     We do not follow the paper's appendix. Where its main text is silent, we read it as follows:
 
-    - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal improvement,
-      or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate ten turns in a
-      budget T.
-    - Trust region: the query, but not the virtual points, is confined to a cube around V, cut to the box, whose side
+    - Stopping rule: a block of c coordinates ends after ``patience`` consecutive failures, after a marginal improvement
+      (``backs_off``), or after max(``patience``, ⌈T c/(10 d)⌉) queries for a budget of T queries.
+    - Trust region: queries are confined to a cube around V, clipped to the box; virtual points are not. Its side
       follows TuRBO's rule with one query per batch.
-    - Escape: after ``escape_after`` failures in a row, or when the region ends, V moves to a point drawn from the
-      better half of the observations outside the region, M becomes its value, and region and block are new.
-    - Clustered points: the first stage leaves out points within 1e-3 (root mean square over coordinates, in box widths)
-      of a better one.
-    - Second stage: the hyperparameters are fitted when a subspace starts, and the process is conditioned on the queries
-      made in it. Interpolated values count like observed ones.
+    - Escape: after ``escape_after`` consecutive failures, or when the trust region ends, V moves to a random one of the
+      observations outside the region that are not above the median. M becomes the value there, and a new region and a
+      new block begin.
+    - Clustered points: the first stage leaves out each point within 1e-3 (root mean square over coordinates, in box
+      widths) of a better one.
+    - Second stage: the hyperparameters are fitted when a block begins, and the process is then conditioned on the
+      queries made in the block. Interpolated values count like observed ones.
 
-    Failed queries are in neither stage and count as queries without improvement. With a prox that has a value the
-    objective is f + ψ.
+    Failed queries enter neither stage, and do not improve on M. If a prox is given, it needs a method ``value``, and
+    the objective is f + ψ.
 
-    **When to use it.** For many variables of which few matter at a time, and functions with many local minima.
+    **When to use it.** For many variables of which few matter at a time, and for functions with many local minima.
 
-    **Cost.** One query per step, O(Nd) time for the projection of N queries and O(n³) for a fit in a block of n.
+    **Cost.** One query per step; after N queries, a new block takes O(N²d + N³) time.
 
     Args:
         x0: initial point, shape ``d``, and first point of the initial design.
-        initial_points: τ, the queries of the initial Latin hypercube; None: 2d, at least 4.
-        patience: the number of consecutive failures that ends a subspace.
-        escape_after: the number of consecutive failures that moves the pivot; None: 3d, at least 30.
+        initial_points: τ, the number of queries in the initial Latin hypercube; None: 2d, at least 4.
+        patience: the number of consecutive failures that ends a block.
+        escape_after: the number of consecutive failures after which the pivot moves; None: 3d, at least 30.
         failure_tolerance: the number of consecutive failures that halves the trust region; None: d, at least 10.
         fit_steps: the largest number of L-BFGS-B iterations of a fit.
         **common: see ``Optimizer``; ``bounds`` are required, finite on all sides.
@@ -178,7 +176,7 @@ class CobBO(Optimizer):
 
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
-        """The points of the queries that succeeded, in user units, ``n x d``, and f at them, shape ``n``."""
+        """The points of the queries that succeeded, in user units, ``n x d``, and the values of f, shape ``n``."""
         return self._to_user(self.state.data.points), self.state.data.values.clone()
 
     def _next_queries(self) -> int:

@@ -1,4 +1,4 @@
-"""CobBO's blocks of coordinates: how a block is drawn, and the projection of observations onto its subspace."""
+"""Draws CobBO's blocks of coordinates, and projects observations onto their subspaces."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 CLUSTER_RADIUS = 1e-3
-"""The first stage leaves out a point within this distance of a better one (root mean square over coordinates)."""
+"""The interpolation leaves out a point within this distance of a better one (root mean square over coordinates)."""
 
 REWARD, PENALTY = 2.0, 1.1
-"""α and β of eq. 2."""
+"""α and β in CobBO's eq. 2: a weight is multiplied by α after a success, and divided by β after a failure."""
 
 ROUNDING = 1e-6
-"""Coordinates are equal if they differ by at most this, in box widths; rounding to float32 moves them less."""
+"""Coordinates that differ by at most this fraction of the box's width are equal (float32 rounds by less)."""
 
 
 def updated_weights(log_weights: Tensor, block: Tensor, improved: bool) -> Tensor:
-    """The logarithms of the coordinates' weights after a query in a block (eq. 2), shape ``d``.
+    """Updates the coordinates' log-weights, shape ``d``, after a query in a block (CobBO's eq. 2).
 
-    The weight w_j of each coordinate of the block becomes w_j α after an improvement and w_j/β otherwise, with α = 2
-    and β = 1.1; then all are scaled so that the largest is 1.
+    The weight w_j of each coordinate in the block is multiplied by α = 2 after an improvement, and divided by β = 1.1
+    otherwise. Then all weights are scaled so that the largest is 1.
 
     Args:
         log_weights: ln w, shape ``d``.
-        block: numbers of the block's coordinates.
+        block: the indices of the block's coordinates.
         improved: whether the query improved on the best value.
     """
     updated = log_weights.clone()
@@ -39,16 +39,16 @@ def updated_weights(log_weights: Tensor, block: Tensor, improved: bool) -> Tenso
 
 
 def sample_block(log_weights: Tensor, size: int, generator: np.random.Generator) -> Tensor:
-    """Coordinates drawn without replacement with probabilities π_j = w_j/Σw (Theorem 2), in rising order.
+    """Draws ``size`` coordinates without replacement with probabilities w_j/Σw (CobBO's Theorem 2).
 
-    The draw consists of the ``size`` coordinates of largest ln w_j + G_j, where G_j are standard Gumbel numbers.
+    The drawn indices, in ascending order, have the largest ln w_j + G_j, where G_j are standard Gumbel numbers.
     """
     noise = torch.from_numpy(generator.gumbel(size=len(log_weights))).to(log_weights)
     return (log_weights + noise).topk(size).indices.sort().values
 
 
 def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
-    """The indices of points that are not within the radius of a better kept point, in rising order."""
+    """Keeps the points, the best first, that are not within ``radius`` of a kept point; returns ascending indices."""
     distances, kept = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist"), []
     free = torch.ones(len(y), dtype=torch.bool, device=X.device)
     for i in y.argsort(stable=True).tolist():
@@ -59,15 +59,15 @@ def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
 
 
 def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
-    """Interpolates the values with multiquadrics (CobBO's first stage), without hyper-parameters to fit; shape ``q``.
+    """Interpolates values at q points with multiquadrics (CobBO's first stage), shape ``q``.
 
-    The radial function is φ(r) = √(1 + (r/s)²), with a constant added; s = n^(−1/d) is the spacing of n points in
-    the unit cube, as in ``scipy.interpolate.Rbf``, which the paper cites. If the points are too close to each other
-    for the system to be solved, each query gets the value of the nearest point.
+    The radial function is φ(r) = √(1 + (r/s)²), plus a constant, with the spacing s = n^(−1/d) of n points in the unit
+    cube, as in ``scipy.interpolate.Rbf``, which the paper cites. If the points are too close to each other for the
+    system to be solved, the value of the nearest point is used.
 
     Args:
         X: points of the unit cube, ``n x d``.
-        y: values, shape ``n``.
+        y: values at ``X``, shape ``n``.
         queries: points to interpolate at, ``q x d``.
     """
     kept = spread_out(X, y, CLUSTER_RADIUS * math.sqrt(X.shape[1]))
@@ -81,26 +81,26 @@ def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
         surface = RBFInterpolator(nodes, heights, kernel="multiquadric", epsilon=1.0 / spacing, degree=0)
         values = shift + scale * torch.from_numpy(surface(queries.cpu().numpy())).to(y)
     except np.linalg.LinAlgError:
-        logger.info("%d points cannot be interpolated: nearest values are used", len(y))
+        logger.info("CobBO cannot interpolate %d points that nearly coincide; it uses the nearest values", len(y))
         values = torch.full_like(queries[:, 0], math.nan)
     nearest = y[torch.cdist(queries, X).argmin(dim=1)]
     return torch.where(torch.isfinite(values), values, nearest)
 
 
 def virtual_points(X: Tensor, y: Tensor, pivot: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-    """The observations projected onto the subspace of a block through the pivot, and their values (eq. 1).
+    """Projects observations onto the subspace of a block of coordinates through the pivot (CobBO's eq. 1).
 
-    A projection that was itself observed has the mean of its observed values; any other has the interpolated value.
-    Equal projections are merged.
+    A projection that was itself observed gets the mean of its observed values, any other an interpolated value. Equal
+    projections are merged.
 
     Args:
         X: points of the unit cube, ``n x d``.
-        y: values, shape ``n``.
-        pivot: V, shape ``d``.
-        block: numbers of the c coordinates of the subspace.
+        y: values at ``X``, shape ``n``.
+        pivot: the pivot V, shape ``d``.
+        block: the indices of the block's c coordinates.
 
     Returns:
-        Virtual points in the block's coordinates, ``v x c``, and their values, shape ``v``.
+        The projections in the block's coordinates, ``v x c``, and their values, shape ``v``.
     """
     projected = pivot.expand_as(X).clone()
     projected[:, block] = X[:, block]

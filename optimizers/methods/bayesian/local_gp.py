@@ -1,4 +1,4 @@
-"""The Gaussian process that TuRBO and CobBO fit in a unit cube, and the maximizer of their acquisitions."""
+"""The Gaussian process of TuRBO and CobBO in the unit cube, and the maximization of acquisition functions."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ SAMPLES = 128
 """The number of base samples of qLogEI."""
 
 RAW_SAMPLES, RESTARTS, ITERATIONS = 128, 4, 50
-"""The numbers of Sobol' points and of starts in a maximization, and its limit of L-BFGS-B iterations."""
+"""The Sobol' points, starts and L-BFGS-B iterations of ``maximize_acquisition``."""
 
 
 @dataclass(frozen=True)
 class LocalGP:
-    """A Gaussian process of (``shift`` − y)/``scale``: negated values, because BoTorch's acquisitions maximize.
+    """A Gaussian process of values y to be minimized.
 
     Attributes:
-        model: the BoTorch model of the negated standardised values.
-        shift: the median of the values y.
-        scale: the standard deviation of the values; 1 if all are equal.
+        model: the BoTorch model of (``shift`` − y)/``scale``, negated because BoTorch's acquisition functions maximize.
+        shift: the median of the fitted values.
+        scale: the standard deviation of the fitted values; 1 if all are equal.
     """
 
     model: SingleTaskGP
@@ -71,26 +71,26 @@ class LocalGP:
         return lengthscales
 
     def with_data(self, X: Tensor, y: Tensor) -> LocalGP:
-        """The process with the same hyperparameters and standardisation, conditioned on other data."""
+        """Conditions the process on other data, with the same hyperparameters and standardisation."""
         model = _model(X, ((self.shift - y) / self.scale)[:, None])
         model.load_state_dict(self.model.state_dict())
         model.eval()
         return LocalGP(model, self.shift, self.scale)
 
     def mean(self, X: Tensor) -> Tensor:
-        """The posterior mean of y at points of shape ``n x d``, shape ``n``."""
+        """Computes the posterior mean of y, shape ``n``, at points ``X`` of shape ``n x d``."""
         with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
             mean: Tensor = self.model.posterior(X).mean[..., 0]
         return self.shift - self.scale * mean
 
     def std(self, X: Tensor) -> Tensor:
-        """The posterior standard deviation of y without its noise at points of shape ``n x d``, shape ``n``."""
+        """Computes the posterior standard deviation of y without noise, shape ``n``, at points ``X``, ``n x d``."""
         with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
             variance: Tensor = self.model.posterior(X).variance[..., 0]
         return self.scale * variance.sqrt()
 
     def draw(self, X: Tensor, normals: Tensor) -> Tensor:
-        """Samples μ + L z of the joint posterior of y, L Lᵀ = Σ, ``q x n``.
+        """Draws samples μ + Lz, ``q x n``, from the joint posterior N(μ, LLᵀ) of y.
 
         Args:
             X: points, ``n x d``.
@@ -106,15 +106,14 @@ class LocalGP:
     def log_expected_improvement(
         self, best: float, sampler_seed: int = 0, pending: Tensor | None = None
     ) -> AcquisitionFunction:
-        """The logarithm of the expected improvement on the value ``best``, in units of ``scale``.
+        """Returns the logarithm of the expected improvement, in units of ``scale``, as an acquisition function.
 
-        This is LogEI. With pending points it is qLogEI, the joint improvement of a point and the pending ones (both
-        Ament et al., 2023).
+        This is LogEI or, with pending points, qLogEI of a point and the pending ones jointly (Ament et al., 2023).
 
         Args:
             best: the value of y to improve on.
-            sampler_seed: seed of qLogEI's ``SAMPLES`` Sobol' base samples.
-            pending: points that will be queried in any case, ``p x d``, or None.
+            sampler_seed: the seed of qLogEI's ``SAMPLES`` Sobol' base samples.
+            pending: points whose values are awaited, ``p x d``, or None.
         """
         level = self.lengthscales.new_tensor((self.shift - best) / self.scale)
         if pending is None:
@@ -127,10 +126,10 @@ class LocalGP:
 
 
 def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
-    """Fits a Gaussian process to values by marginal likelihood; the result is a pure function of the arguments.
+    """Fits a Gaussian process to values by maximum marginal likelihood, deterministically.
 
-    The process has a constant mean, a Matérn 5/2 kernel with a lengthscale for each coordinate and Gaussian noise.
-    Every fit starts from ℓ = 0.5, outputscale 1 and noise 0.005, and stays within ``LENGTHSCALES``,
+    The process has a constant mean, a Matérn 5/2 kernel with a lengthscale for each coordinate, and Gaussian noise. A
+    fit starts from lengthscales 0.5, outputscale 1 and noise 0.005, and is bounded by ``LENGTHSCALES``,
     ``OUTPUTSCALES`` and ``NOISES``. If a fit fails, the initial hyperparameters are used.
 
     Args:
@@ -148,23 +147,23 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
         try:
             fit_gpytorch_mll(likelihood, optimizer_kwargs={"options": {"maxiter": steps}}, max_attempts=1)
         except ModelFittingError:
-            logger.info("the fit to %d values failed: the initial hyperparameters are used", len(y))
+            logger.info("the Gaussian process's fit to %d values failed; initial hyperparameters are used", len(y))
             model = _model(X, ((shift - y) / scale)[:, None])
     model.eval()
     return LocalGP(model, shift, scale)
 
 
 def maximize_acquisition(acquisition: AcquisitionFunction, lower: Tensor, upper: Tensor, seed: int) -> Tensor:
-    """The best point found for an acquisition in a box, shape ``d``.
+    """Finds the point, shape ``d``, at which an acquisition function is largest in a box.
 
-    BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best points of a scrambled Sobol' sequence; if it fails or
-    improves nothing, the best point of the sequence is returned. The result is a pure function of the arguments.
+    BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best points of a scrambled Sobol' sequence. If it fails or
+    finds no larger value, the best point of the sequence is returned.
 
     Args:
         acquisition: the function to maximize.
         lower: lower corner of the box, shape ``d``.
         upper: upper corner, shape ``d``.
-        seed: seed of the Sobol' sequence and of BoTorch.
+        seed: the seed of the Sobol' sequence and of BoTorch, which determines the result.
     """
     raw = lower + (upper - lower) * sobol(RAW_SAMPLES, len(lower), seed).to(lower)
     order = max(RAW_SAMPLES, _count(acquisition.model))
@@ -192,7 +191,7 @@ def maximize_acquisition(acquisition: AcquisitionFunction, lower: Tensor, upper:
 
 @contextmanager
 def exact_solves(order: int) -> Iterator[None]:
-    """Makes GPyTorch use Cholesky factors for data of any size, on one thread if the matrices are small."""
+    """Makes GPyTorch use Cholesky factors for ``order`` data, whatever their number; on one thread if it is small."""
     exact = gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)
     with exact, small_algebra(order**3):
         yield

@@ -28,7 +28,7 @@ class TuRBOState:
 
     Attributes:
         data: the queries that succeeded.
-        owner: for each of these queries the number of the region that made it, shape ``n``.
+        owner: the number of the trust region that made each query in ``data``, shape ``n``.
         regions: the current trust regions.
     """
 
@@ -40,23 +40,23 @@ class TuRBOState:
 class TuRBO(Optimizer):
     """Trust-region Bayesian optimization (Eriksson et al., 2019): TuRBO-1, and TuRBO-m with ``regions=m``.
 
-    Each region has its own Gaussian process (Matérn 5/2, ARD, standardised values; see ``fit_local_gp``), fitted to all
-    queries made in it, and is a box around its best point with sides L ℓ_i / (Π ℓ_j)^(1/d). L follows
-    ``TrustRegionRule``; a region with L < ``length_min`` is replaced by a new one with its own initial design.
+    Each trust region is a box with sides L ℓ_i / (Π ℓ_j)^(1/d) around its best point. Its Gaussian process (Matérn 5/2
+    with lengthscales ℓ, standardised values; see ``fit_local_gp``) is fitted to all queries made in the region. L
+    follows ``TrustRegionRule``. A region with L < ``length_min`` is replaced by a new one with its own initial design.
 
-    **Thompson sampling.** For each of the q queries, every region's joint posterior is sampled at the region's
-    candidates, and the point of least sample over all regions is queried, so that regions compete. Candidates are
-    Sobol' points of the region, in which each coordinate is kept with probability min(20/d, 1) and otherwise replaced
-    by the center's.
+    **Thompson sampling.** For each of the q queries of a batch, every region's joint posterior is sampled at the
+    region's candidates. The candidate of least sample over all regions is queried, so that regions compete. Candidates
+    are Sobol' points in the region; each of their coordinates is kept with probability min(20/d, 1) and otherwise
+    replaced by the center's coordinate.
 
-    Idle workers get one more query each (``ask_another``): the design of a region without a model, otherwise one by
+    An idle worker gets the initial design of a region without a model if there is one, otherwise one more query by
     Thompson sampling. A value that arrives after its region has ended does not change the other regions. A history and
     values of points that were not asked for enter the first region; points outside the bounds are left out.
 
-    The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
-    mean with ``noisy=True``. The initial design is a Latin hypercube, in which x0 replaces the first region's first
-    point, and each design is a batch of its own. Failed queries are not in the models and count as failures of their
-    region. With a prox that has a value the objective is f + ψ.
+    The paper leaves some choices open. Here the center of a region is its point of least value, or with ``noisy=True``
+    of least posterior mean. The initial design is a Latin hypercube; x0 replaces its first point in the first region.
+    Each design is a batch of its own. Failed queries do not enter the models, and count as failures of their region. If
+    a prox is given, it needs a method ``value``, and the objective is f + ψ.
 
     **When to use it.** For functions with many local minima, or rugged ones, in up to about 100 variables with hundreds
     of queries, as a global search before a local method. It is level with the default method on real black boxes
@@ -66,10 +66,10 @@ class TuRBO(Optimizer):
     a query takes several times as long as with the default method.
 
     Args:
-        batch_size: q, the queries of a batch; the last batch has as many as the budget allows.
+        batch_size: q, the number of queries in a batch; the last batch has as many as the budget allows.
         regions: m, the number of trust regions at a time.
-        initial_points: the queries of a region's initial design; None: 2d, at least 4.
-        candidates: candidates in a region; None: min(100 d, 5000), at least 500.
+        initial_points: the number of queries in a region's initial design; None: 2d, at least 4.
+        candidates: the number of candidates in a region; None: min(100 d, 5000), at least 500.
         noisy: whether the center of a region is its point of least posterior mean.
         fit_steps: the largest number of L-BFGS-B iterations of a fit.
         **options: see ``TrustRegionRule`` and ``Optimizer``; ``bounds`` are required, finite on all sides.
@@ -122,7 +122,7 @@ class TuRBO(Optimizer):
 
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
-        """The points of the queries that succeeded, in user units, ``n x d``, and f at them, shape ``n``."""
+        """The points of the queries that succeeded, in user units, ``n x d``, and the values of f, shape ``n``."""
         return self._to_user(self.state.data.points), self.state.data.values.clone()
 
     def _undesigned(self) -> list[int]:
@@ -239,7 +239,7 @@ class TuRBO(Optimizer):
 
 
 def distinct_minimizers(draws: Tensor) -> Tensor:
-    """The column of the least value in each row, shape ``q``, all different if there are enough columns.
+    """Returns the column of each row's least value among the columns not taken by earlier rows (if q ≤ n), shape ``q``.
 
     Args:
         draws: values, ``q x n``.

@@ -1,4 +1,4 @@
-"""TuRBO's trust regions: their state, the rule by which they change, and the candidates in one."""
+"""TuRBO's trust regions: their state, the rule that updates them, their bounds and their candidates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TrustRegion:
     """One trust region in the unit cube.
 
     Attributes:
-        number: number of the region in its run, from 0; a region that replaces an ended one has a new number.
-        length: base side length L.
+        number: the number of the region in its run, from 0; a region that replaces an ended one has a new number.
+        length: base side length L, in units of the cube's side.
         best: the least value found in the region.
-        successes: successful batches in a row since L last changed.
-        failures: unsuccessful queries in a row since L last changed.
+        successes: the number of consecutive successful batches since L last changed.
+        failures: the number of consecutive unsuccessful queries since L last changed.
     """
 
     number: int
@@ -32,23 +32,23 @@ class TrustRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class TrustRegionRule:
-    """When a trust region grows, shrinks and ends (Eriksson et al., 2019, Sec. 2).
+    """Decides when a trust region grows, shrinks and ends (Eriksson et al., 2019, Sec. 2).
 
-    After ``success_tolerance`` successful batches in a row, L becomes min(2L, ``length_max``); after
-    ``failure_tolerance`` unsuccessful queries in a row, L becomes L/2. Both counters restart when L changes; a success
-    resets the count of failures, and a failure the count of successes. A region ends at L < ``length_min``.
+    A batch is successful if its least value in the region is below the region's ``best`` by more than ``improvement``
+    times |best|. After ``success_tolerance`` consecutive successful batches, the region's length L becomes
+    min(2L, ``length_max``). After ``failure_tolerance`` consecutive unsuccessful queries, L becomes L/2. Both counts
+    restart when L changes. A region ends at L < ``length_min``.
 
-    We count failures in queries, because regions share batches. A batch succeeds if its least value is below the
-    region's ``best`` by more than ``improvement`` times |best|. The paper asks for any improvement, its published code
-    for 1e-3.
+    Failures are counted in queries, because regions share batches.
 
     Attributes:
-        failure_tolerance: None: the number d of variables (the paper's ⌈d/q⌉ batches of q queries), at least 4.
-        success_tolerance: number of batches.
+        failure_tolerance: the number of consecutive unsuccessful queries that halves L; None: d, at least 4. (The paper
+            has ⌈d/q⌉ batches of q queries.)
+        success_tolerance: the number of consecutive successful batches that doubles L.
         length_init: L of a new region, in units of the box's width.
-        length_min: L below which a region ends.
+        length_min: a region ends when L is below this length.
         length_max: the largest L.
-        improvement: the relative improvement that makes a batch successful.
+        improvement: the relative improvement of a successful batch: any in the paper, 1e-3 in its published code.
     """
 
     failure_tolerance: int | None = None
@@ -64,18 +64,18 @@ class TrustRegionRule:
         nonnegative("improvement", self.improvement)
         if not 0 < self.length_min <= self.length_init <= self.length_max:
             given = f"{self.length_min}, {self.length_init}, {self.length_max}"
-            raise ValueError(f"a trust region needs 0 < length_min <= length_init <= length_max, got {given}")
+            raise ValueError(f"the lengths must satisfy 0 < length_min <= length_init <= length_max, got {given}")
 
     def start(self, number: int, best: float = math.inf) -> TrustRegion:
-        """A new region of length ``length_init``."""
+        """Returns a new region of length ``length_init`` with the given number and least value."""
         return TrustRegion(number, self.length_init, best)
 
     def update(self, region: TrustRegion, value: float, queries: int) -> TrustRegion:
-        """The region after a batch.
+        """Updates a region after a batch.
 
         Args:
-            region: the region before.
-            value: the least value of the batch in the region; inf if all queries failed.
+            region: the region before the batch.
+            value: the least value of the batch in the region; inf if all its queries there failed.
             queries: the number of the batch's queries in the region; 0 leaves the region as it is.
         """
         if queries == 0:
@@ -93,14 +93,14 @@ class TrustRegionRule:
         return replace(region, best=best, successes=successes, failures=failures)
 
     def ended(self, region: TrustRegion) -> bool:
-        """Whether the region is smaller than ``length_min``."""
+        """Whether the region's length is below ``length_min``."""
         return region.length < self.length_min
 
 
 def region_bounds(center: Tensor, lengthscales: Tensor, length: float) -> tuple[Tensor, Tensor]:
-    """Lower and upper corners of a trust region in the unit cube (Eriksson et al., 2019, Sec. 2), shape ``d`` each.
+    """Computes lower and upper corner of a trust region in the unit cube, shape ``d`` each.
 
-    Side i has length L_i = L ℓ_i / (Π_j ℓ_j)^(1/d), so that the volume is L^d before the region is cut to the cube.
+    Side i has length L ℓ_i / (Π_j ℓ_j)^(1/d) before the region is clipped to the cube (Eriksson et al., 2019, Sec. 2).
 
     Args:
         center: center of the region, shape ``d``.
@@ -115,19 +115,18 @@ def region_bounds(center: Tensor, lengthscales: Tensor, length: float) -> tuple[
 def perturbed_candidates(
     center: Tensor, lower: Tensor, upper: Tensor, points: Tensor, uniforms: Tensor, probability: float
 ) -> Tensor:
-    """Candidates that differ from the center in some coordinates only (Eriksson et al., 2019, Supp. D), ``num x d``.
+    """Perturbs some coordinates of the center (Eriksson et al., 2019, Supp. D), giving candidates of shape ``num x d``.
 
-    Coordinate j of candidate i comes from point i, scaled into the region, if ``uniforms[i, j]`` is below the
-    probability, and otherwise from the center. At least the coordinate with the least uniform number comes from the
-    point.
+    Coordinate j of candidate i comes from point i, scaled into the region, if ``uniforms[i, j]`` is below
+    ``probability`` or is the least of row i; otherwise it comes from the center.
 
     Args:
         center: center of the region, shape ``d``.
         lower: lower corner of the region, shape ``d``.
         upper: upper corner, shape ``d``.
-        points: points of the unit cube (the paper: Sobol'), ``num x d``.
+        points: points of the unit cube (Sobol' points in the paper), ``num x d``.
         uniforms: uniform numbers on [0, 1), ``num x d``.
-        probability: p, the paper's min(20/d, 1).
+        probability: the probability that a coordinate is perturbed, min(20/d, 1) in the paper.
     """
     mask = uniforms < probability
     forced = torch.zeros_like(mask).scatter_(1, uniforms.argmin(dim=1, keepdim=True), True)

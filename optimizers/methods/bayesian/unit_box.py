@@ -1,4 +1,4 @@
-"""The unit cube of the free coordinates of a finite box, which TuRBO and CobBO search, and the queries made in it."""
+"""Maps a finite box to the unit cube, in which TuRBO and CobBO search, and stores the queries that succeeded."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LEAST_DATA = 2
 class UnitBox:
     """The map between a box in search coordinates and the unit cube of its free coordinates, in float64.
 
-    A coordinate is free where its bounds differ; every other coordinate keeps its one value.
+    A coordinate is free if its two bounds differ; the other coordinates are constant.
 
     Attributes:
         lower: lower bounds in search coordinates, shape ``d``.
         upper: upper bounds, shape ``d``.
-        free: the numbers of the free coordinates, shape ``d_free``.
+        free: the indices of the free coordinates, shape ``d_free``.
     """
 
     lower: Tensor
@@ -34,21 +34,21 @@ class UnitBox:
 
     @classmethod
     def of(cls, domain: Domain | None, method: str) -> UnitBox:
-        """The box of a domain.
+        """Makes the map for a run's bounds; ``method`` is named in errors.
 
         Raises:
-            ValueError: if there is no box, if a side of it is infinite, or if no coordinate is free.
+            ValueError: if there are no bounds, if a bound is infinite, or if no coordinate is free.
         """
         if domain is None:
-            raise ValueError(f"{method} needs bounds that are finite in every coordinate")
+            raise ValueError(f"{method} needs finite bounds for every variable, got none: pass bounds=...")
         lower, upper = domain.search_lower, domain.search_upper
         infinite = ~(torch.isfinite(lower) & torch.isfinite(upper))
         if bool(infinite.any()):
             j = int(infinite.nonzero()[0])
-            raise ValueError(f"{method} needs finite bounds on both sides of coordinate {j}")
+            raise ValueError(f"{method} needs finite bounds, but a bound of variable {j} is infinite")
         free = (upper > lower).nonzero().flatten()
         if free.numel() == 0:
-            raise ValueError(f"{method} has nothing to search: every coordinate has equal bounds")
+            raise ValueError(f"{method} has nothing to search: the lower bound of every variable is its upper bound")
         return cls(lower, upper, free)
 
     @property
@@ -57,19 +57,19 @@ class UnitBox:
         return self.free.numel()
 
     def to_unit(self, z: Tensor) -> Tensor:
-        """Points of the unit cube, float64, ``... x d_free``, for points in search coordinates, ``... x d``."""
+        """Maps points in search coordinates, ``... x d``, to the unit cube, float64, ``... x d_free``."""
         lower, upper = self.lower[self.free].double(), self.upper[self.free].double()
         return (z[..., self.free].double() - lower) / (upper - lower)
 
     def from_unit(self, u: Tensor) -> Tensor:
-        """Points of the box in search coordinates, ``... x d``, for points of the unit cube, ``... x d_free``."""
+        """Maps points of the unit cube, ``... x d_free``, to search coordinates, ``... x d``."""
         lower, upper = self.lower[self.free].double(), self.upper[self.free].double()
         z = self.lower.expand(*u.shape[:-1], -1).clone()
         z[..., self.free] = (lower + (upper - lower) * u).to(z.dtype)
         return torch.clamp(z, self.lower, self.upper)
 
     def design(self, num_points: int, generator: np.random.Generator, first: Tensor | None = None) -> Tensor:
-        """A Latin hypercube of the box in search coordinates, ``n x d``; ``first`` replaces its first point."""
+        """Draws a Latin hypercube of the box in search coordinates, ``n x d``; ``first`` replaces its first point."""
         points = self.from_unit(latin_hypercube(num_points, self.dimension, generator).to(self.lower.device))
         if first is not None:
             points[0] = first
@@ -81,7 +81,7 @@ class Observations:
     """The queries that succeeded.
 
     Attributes:
-        points: their points in search coordinates, ``n x d``.
+        points: the queried points in search coordinates, ``n x d``.
         values: f at the points, float64, shape ``n``.
         totals: f + ψ at the points, float64, shape ``n``.
     """
@@ -92,7 +92,7 @@ class Observations:
 
     @classmethod
     def none(cls, x: Tensor) -> Observations:
-        """No queries; points added later have the dtype and device of x, shape ``d``."""
+        """Makes an empty set of queries; ``x``, shape ``d``, sets dtype and device."""
         numbers = x.new_empty(0, dtype=torch.float64)
         return cls(x.new_empty(0, len(x)), numbers, numbers)
 
@@ -100,7 +100,7 @@ class Observations:
         return len(self.totals)
 
     def extended(self, points: Tensor | None, values: Tensor, totals: Tensor) -> Observations:
-        """These queries plus those of the points of a batch, ``q x d``, whose f + ψ is finite."""
+        """Returns these queries together with those points of a batch, ``q x d``, at which f + ψ is finite."""
         succeeded, points = torch.isfinite(totals), cast(Tensor, points)
         return Observations(
             torch.cat([self.points, points[succeeded]]),
@@ -109,11 +109,11 @@ class Observations:
         )
 
     def best(self) -> Tensor:
-        """The point of least f + ψ, a new tensor of shape ``d``."""
+        """Returns a copy of the point of least f + ψ, shape ``d``."""
         return self.points[int(self.totals.argmin())].clone()
 
 
 def check_prox_value(prox: Any, method: str) -> None:
-    """Raises ``TypeError`` for a prox without ``value(x)``, which models of f + ψ need."""
+    """Raises ``TypeError`` if a prox has no method ``value(x)``, which a model of f + ψ needs."""
     if prox is not None and not callable(getattr(prox, "value", None)):
-        raise TypeError(f"{method} models f + ψ: its prox needs a method value(x)")
+        raise TypeError(f"{method} models f + ψ: prox must have a method value(x), which {type(prox).__name__} has not")

@@ -1,4 +1,4 @@
-"""The interface of HiSo's curvatures, which define H and how it learns, and the options of all steps."""
+"""The options of HiSo's steps, and the interface of its curvatures, which define H and how it is learned."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Distribution = Literal["normal", "rademacher"]
 
 
 def fraction(name: str, value: Any) -> float:
-    """Returns the value as a float; ``TypeError`` if it is not a number, ``ValueError`` unless it is in [0, 1]."""
+    """Returns a number in [0, 1] as a float; raises ``TypeError`` or ``ValueError`` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        raise TypeError(f"{name} must be a number from 0 to 1, got {value!r}")
     if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} must be from 0 to 1, got {value}")
+        raise ValueError(f"{name} must be a number from 0 to 1, got {value}")
     return float(value)
 
 
@@ -35,16 +35,16 @@ class StepOptions:
     """Options of a step of HiSo and DeComFL, on one machine and over clients.
 
     Attributes:
-        perturbations: P, directions of a step (5 for the paper's language models, 1 in its authors' program).
-        smoothing_radius: μ, in x's units; the default is from the authors' program.
-        rate: η (the authors' program: 1e-4). None: a ``GroupProbe`` has its own; otherwise it is found in the first
-            step (``first_rate.found_rate``) or, over clients, 0.01: a quadratic Σ aⱼxⱼ² needs η ≈ 1/(2 Σ aⱼ/P).
-        scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries per step; or ``"central"``, g_p = (f(x +
-            μw_p) − f(x − μw_p))/(2μ), 2P queries. None: forward, or central for a ``GroupProbe``.
-        distribution: of u, ``"normal"`` or ``"rademacher"``.
-        momentum: β < 1 of m ← βm + (1 − β)Δx, x ← x − η m; H does not depend on m. The paper mentions momentum in a
-            footnote to Sec. 4.2 without a formula; this one is ours.
-        projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7), which the paper absorbs in the learning rate.
+        perturbations: P, the number of directions in a step (the paper's language models: 5).
+        smoothing_radius: μ, the distance of the queries from x, in x's units.
+        rate: the learning rate η. None: P/(d + P ± 1) with a ``GroupProbe``; otherwise computed from the first step's
+            queries or, over clients, 0.01. A quadratic Σ aⱼxⱼ² needs η ≈ P/(2 Σ aⱼ).
+        scheme: ``"forward"``: g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries per step. ``"central"``: g_p = (f(x + μw_p) −
+            f(x − μw_p))/(2μ), 2P queries per step. None: forward, or central with a ``GroupProbe``.
+        distribution: the distribution of the directions u, ``"normal"`` or ``"rademacher"``.
+        momentum: β in [0, 1) in m ← βm + (1 − β)Δx, x ← x − η m. This formula is ours; the paper mentions momentum in a
+            footnote to Sec. 4.2.
+        projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7). The paper has this factor in the learning rate.
 
     Raises:
         TypeError: for an option of the wrong type.
@@ -67,16 +67,16 @@ class StepOptions:
         momentum, projection = fraction("momentum", self.momentum), check_boolean("projection", self.projection)
         vars(self).update(smoothing_radius=radius, rate=rate, momentum=momentum, projection=projection)
         if momentum == 1.0:
-            raise ValueError("momentum must be less than 1; with 1, x never moves")
+            raise ValueError("momentum must be less than 1, got 1, with which x would never move")
 
 
 @dataclass
 class Learned:
-    """The state of a curvature in a run; subclasses add tensors.
+    """The state of a curvature; subclasses add tensors.
 
     Attributes:
-        floor: a lower bound of all coordinates of H.
-        round: the terms of each step of the round that H has not learned from yet.
+        floor: a lower bound of H.
+        round: the terms (step, row, c) of each step in the present round from which H has not been updated yet.
     """
 
     floor: float = 1.0
@@ -85,18 +85,18 @@ class Learned:
 
 @dataclass(frozen=True)
 class Step:
-    """The scalars of a step, and the vectors that they move in place.
+    """A step of HiSo: its scalars c, and the tensors x and m that it modifies.
 
     Attributes:
         x: the point, shape ``d``.
         momentum: m, shape ``d``, or None.
-        directions: u.
-        terms: (step, row, c) of each direction; empty if all queries of the step failed.
-        rate: η.
-        decay: β.
-        ends: if a round ends with this step, its number, counted from 1; otherwise 0.
-        in_place: whether H's vectors may be modified too.
-        prox: modifies x in place, given the step size of each coordinate or of all; None: there is no prox.
+        directions: generates the directions u.
+        terms: (step, row, c) of each direction u(seed, step, row); empty if all queries of the step failed.
+        rate: the learning rate η.
+        decay: the weight β of the momentum.
+        ends: the number of the round, counted from 1, if the round ends with this step; otherwise 0.
+        in_place: whether the step may also modify the tensors of H.
+        prox: applies the prox to x in place, for one step size or one for each coordinate; None: no prox.
     """
 
     x: Tensor
@@ -110,14 +110,14 @@ class Step:
     prox: Callable[[Tensor, Any], None] | None = None
 
     def fits(self, floor: float, held: Sequence[Term] = ()) -> bool:
-        """Whether the step, and the displacement that H learns from it and from ``held`` terms, stay finite."""
+        """Checks that x and H stay finite, with ``floor`` ≤ H and H updated from these and the ``held`` terms."""
         fits = stays_finite([*held, *self.terms], self.rate, floor, self.x.dtype)
         if not fits:
-            logger.warning("a step is skipped: its scalars are too large")
+            logger.warning("HiSo skips a step in which x or H might overflow: use a smaller rate, or rescale f")
         return fits
 
     def move(self, hessian: Tensor | GroupDiagonal | None, learning: Learning | None = None) -> None:
-        """Δx = H^(−1/2) Σ c u, x ← prox(x − η Δx) and, if ``learning`` is given, H ← eq. 12 of Δx, in one pass."""
+        """Moves x by Δx = H^(−1/2) Σ c u, x ← prox(x − η Δx); updates H by eq. 12 if ``learning`` is given."""
         if not self.terms:
             return
         steps = self.rate if self.prox is None or hessian is None else self.rate / dense(hessian)
@@ -129,50 +129,54 @@ class Step:
 
 @dataclass(frozen=True)
 class Curvature:
-    """Defines H and how it learns. This one is H = 1 and learns nothing; others are subclasses.
+    """The base class of curvatures: defines H = 1, which DeComFL uses; a subclass defines another H.
 
-    The fields of a curvature are its options. Its methods are pure functions of a ``Learned``, which they replace.
+    The fields of a curvature are its options. Its methods take a state, a ``Learned``, and return a new one.
     """
 
     name: ClassVar[str] = "identity"
     separable: ClassVar[bool] = False
-    """Whether steps differ between coordinates, so that a prox must be separable."""
+    """Whether the step size may differ between coordinates, so that a prox must be separable."""
 
     def prepared(self, options: StepOptions, dimension: int) -> tuple[Self, StepOptions]:
-        """The curvature for this dimension, and the options with scheme and rate."""
+        """Completes the curvature for a dimension, and sets scheme and rate in the options."""
         return self, replace(options, scheme=options.scheme or "forward")
 
     def start(self, x: Tensor, max_queries: int) -> Any:
-        """The state before the first step, at x; ``ValueError`` if the budget is too small for a first step."""
+        """Returns the initial state at x; raises ``ValueError`` if the budget is too small for a first step."""
         return Learned()
 
     def with_rate(
         self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
     ) -> tuple[Any, float, float]:
-        """Returns H₀, its rate and a factor of the first step's scalars, given the rate for H = 1 and ``slope``, ‖∇f‖.
+        """Chooses H₀, given the rate for H = 1 and an estimate ``slope`` of ‖∇f‖.
 
-        ``in_place``: whether the memory of the initial H may be overwritten.
+        Returns the state, the rate for H₀ and the factor by which the first step's scalars, measured with H = 1, are
+        multiplied. ``in_place`` allows the tensor of H to be overwritten.
         """
         return learned, rate, 1.0
 
     def metric(self, learned: Any, x: Tensor) -> Tensor | GroupDiagonal | None:
-        """H of the next step at x, in the dtype of the arithmetic; None for 1."""
+        """Returns H of the next step at x, in at least float32; None for H = 1."""
         return None
 
     def radii(self, radius: float, directions: Directions, step: int, count: int, metric: Any) -> list[float]:
-        """The distance from x at which f is queried along each direction H^(−1/2)u, for a smoothing radius μ."""
+        """Returns the multiple of each direction H^(−1/2)u by which queries differ from x; here the radius μ."""
         return [radius] * count
 
     def step(self, learned: Any, step: Step) -> Any:
-        """Makes a step, unless its scalars are too large, and learns from it."""
+        """Moves x by a step, and returns the state with H updated; skips a step that might overflow."""
         if step.fits(learned.floor):
             step.move(self.metric(learned, step.x))
         return learned
 
     def probe(self, seed: int, round_number: int) -> Any:
-        """The ``Probe`` that a round, counted from 1, makes instead of steps; None: no probe."""
+        """Returns the ``Probe`` that a round, counted from 1, makes instead of steps, or None."""
         return None
 
     def learn(self, learned: Any, probe: Any, second: float, x: Tensor) -> tuple[Any, float]:
-        """The state after a probe with second difference c at x, and the curvature for x's step along z; 0: no step."""
-        raise NotImplementedError(f"{type(self).__name__} has no probes")
+        """Updates the state from a probe's second difference c at x.
+
+        Returns the state, and the divisor of x's step along the probe's direction; 0 for no step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} makes no probes")

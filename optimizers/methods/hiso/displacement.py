@@ -1,4 +1,4 @@
-"""The paper's curvature: H learns from displacements (HiSo eq. 12)."""
+"""HiSo's rule for H: a moving average of squared displacements (eq. 12)."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ Update = Literal["per_step", "per_round", "printed", "last_step"]
 
 @dataclass
 class LearnedDiagonal(Learned):
-    """H, shape ``d``, in float64 or, for a narrower x, float32."""
+    """The state with the diagonal H, shape ``d``, in float64 or, for a narrower x, float32."""
 
     hessian: Tensor = field(kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Displacement(Curvature):
-    """The paper's curvature (eq. 12): H ← L(H, Δx) = clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
+    """HiSo's rule for H (eq. 12): H ← L(H, Δx) = clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
 
-    **Constants.** H₀ = 1 makes the first step DeComFL's. ν is the weight of the newest displacement: H averages about
-    1/ν of them. H tends to ε in coordinates that do not move, hence H^(−1/2) ≤ ε^(−1/2) in the long run. Δx² has the
-    units of (f/x)² H⁻², not of H: a run depends on the units of f.
+    H is a moving average of about 1/ν squared displacements. In coordinates that do not move, H tends to ε. Δx² has the
+    units of f²/(xH)², not of H, so that a run depends on the units of f. Over clients, the mean Δx is squared, because
+    the averaged scalars determine no other displacement.
 
-    **What H learns.** At stationarity H_j² = S + 2 (∂ⱼf)²/H_j for P = 1, S = Σᵢ (∂ᵢf)²/Hᵢ: coordinates differ by at
-    most √3, and a scalar H is as good (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until H ≈
-    η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable. f then stops falling, at a level that falls with η.
+    **Gain.** Eq. 12 hardly learns curvature: for P = 1 it is stationary at H_j² = S + 2(∂ⱼf)²/H_j with S = Σᵢ
+    (∂ᵢf)²/Hᵢ, so that the H_j differ by at most a factor √3. A scalar H works equally well (``hiso-fig5``). As the
+    gradient shrinks, H falls and the effective rate η/H rises, until steps are unstable below H ≈ η(tr A/P + (1 +
+    1/P)λ)/2, where A is the Hessian of f and λ its largest eigenvalue. Then f stops falling; a smaller η lowers the
+    level at which this happens.
 
-    **Displacements of a round** are Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}, k = 0 … τ − 1. The paper prints H_r in the
-    root throughout (eq. 8; Alg. 2, line 14; 2a, line 5; 2b, lines 4 and 5; Appx. C), and eq. 12 as a chain H_{r,1} …
-    H_{r,τ} = H_{r+1}. The chain's top line, like Alg. 2a's line 6, has a Δx_{r,τ} that does not exist (k ≤ τ − 1); we
-    read Δx_{r,k} in the line of H_{r,k+1}. Appx. C prints one update, from x_{r+1} − x_r = −η Σₖ Δx_{r,k}; we read it
-    without η, which eq. 12 does not have. ``update`` selects the rule. For τ = 1 all are equal, bit for bit. H does not
-    learn from a step that was not made.
+    **Rules of** ``update``. Step k = 0 … τ − 1 of round r has the displacement Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}.
+    For τ = 1 the following rules are equal, bit for bit:
 
-    **What else the paper leaves open.** It gives no values of H₀, ν, ε, β_l and β_u; its authors' program has 1, 0.05,
-    0, and no clipping. Over clients the mean Δx is squared, because the averaged scalars determine no other
-    displacement.
+    - ``"per_step"``: H_{r,k+1} = L(H_{r,k}, Δx_{r,k}) after each step, also in local steps. This is eq. 12, with
+      H_{r,k} in the root of step k, where the paper prints H_r.
+    - ``"printed"``: all steps of round r have H_r in the root. After the round, H_{r,k+1} = L(H_{r,k}, Δx_{r,k}) for
+      each k, and H_{r+1} = H_{r,τ} (eqs. 8 and 12; Alg. 2, line 14; 2a, line 5; 2b, lines 4 and 5).
+    - ``"per_round"``: all steps have H_r in the root, and H_{r+1} = L(H_r, Σₖ Δx_{r,k}) (Appx. C, without its factor η
+      of Δx, which eq. 12 does not have).
+    - ``"last_step"``: all steps have H_r in the root, and H_{r+1} = L(H_r, Δx_{r,τ−1}). This is the default of the
+      authors' program (github.com/ZidongLiu/DeComFL), and Alg. 2a, line 6, where every k overwrites H_{t+1}.
+
+    Eq. 12 and Alg. 2a, line 6, print a Δx_{r,τ}, which does not exist; we read Δx_{r,k} in the line for H_{r,k+1}.
+    ``"printed"`` and ``"per_round"`` draw a round's directions a second time at its end, instead of storing them.
 
     Attributes:
-        update: ``"per_step"``: H_{r,k+1} = L(H_{r,k}, Δx_{r,k}): eq. 12's chain, with the root of its own H_{r,k} in
-            each step, also in local steps. That is ours; the paper prints H_r there. ``"printed"``: the root of H_r in
-            all steps of round r, then eq. 12's chain H_{r,k+1} = L(H_{r,k}, Δx_{r,k}) at its end: Alg. 2, line 14, with
-            2a, line 5, 2b, lines 4 and 5, and eq. 12. ``"per_round"``: the root of H_r in all steps, then H_{r+1} =
-            L(H_r, Σₖ Δx_{r,k}): Appx. C. ``"last_step"``: the root of H_r in all steps, then H_{r+1} = L(H_r,
-            Δx_{r,τ−1}): the authors' program by default (github.com/ZidongLiu/DeComFL), and Alg. 2a, line 6, where
-            every k overwrites H_{t+1}. For ``"printed"`` and ``"per_round"`` the displacements are recomputed from the
-            round's scalars at its end, which costs their directions again but no memory.
-        weight: ν, from 0 to 1; 0 leaves H unchanged, which with H₀ = 1 is DeComFL, bit for bit.
-        epsilon: ε, from 0 to 1, in the squared units of Δx, f's per unit of x; the default is the paper's value.
+        update: the rule that selects when H is updated, and from which displacements.
+        weight: ν, from 0 to 1; with 0, H does not change, which for H₀ = 1 is DeComFL. The paper gives no values of ν,
+            ε, β_l, β_u and H₀; its authors' program has 0.05, 0, no clipping, and 1.
+        epsilon: ε, from 0 to 1, in the units of Δx².
         lower: β_l ≥ 0.
         upper: β_u ≥ β_l.
-        initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, otherwise found with it (``with_rate``).
-        reset: rounds after which H is reset to H₀; None: never.
+        initial: H₀ > 0, a number or shape ``d``. None: 1 if a rate is given, otherwise chosen with the rate.
+        reset: the number of rounds after which H is reset to H₀; None: never.
 
     Raises:
         TypeError: for an option of the wrong type.
@@ -90,11 +90,11 @@ class Displacement(Curvature):
 
     @property
     def eq12(self) -> Learning:
-        """The parameters of eq. 12: ν, ε, β_l and β_u."""
+        """The parameters (ν, ε, β_l, β_u) of eq. 12."""
         return self.weight, self.epsilon, self.lower, self.upper
 
     def start(self, x: Tensor, max_queries: int) -> LearnedDiagonal:
-        """The initial state, with H = H₀."""
+        """Returns the initial state, with H = H₀."""
         return self._started(torch.empty_like(x, dtype=compute_dtype(x.dtype)))
 
     def _started(self, hessian: Tensor) -> LearnedDiagonal:
@@ -104,16 +104,16 @@ class Displacement(Curvature):
         hessian.copy_(given) if isinstance(given, Tensor) else hessian.fill_(float(given))
         least = float(hessian.min())
         if not (least > 0.0 and float(hessian.max()) < math.inf):
-            raise ValueError("initial must be positive and finite")
+            raise ValueError(f"initial must be positive and finite, got a least value of {least}")
         hessian.clamp_(self.lower, self.upper)
         return LearnedDiagonal(min(max(least, self.lower), self.upper), hessian=hessian)
 
     def metric(self, learned: LearnedDiagonal, x: Tensor) -> Tensor:
-        """H, shape ``d``."""
+        """Returns H, shape ``d``."""
         return learned.hessian
 
     def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
-        """Alg. 2a, lines 5 and 6, and Alg. 2, line 9: Δx = H^(−1/2) Σ c u, x ← x − η Δx, H ← eq. 12."""
+        """Moves x by x ← x − η Δx, Δx = H^(−1/2) Σ c u, and updates H (Alg. 2a, lines 5 and 6, and Alg. 2, line 9)."""
         H = learned.hessian if step.in_place else learned.hessian.clone()
         together = [*itertools.chain(*learned.round)] if self.update == "per_round" else []
         if not step.fits(learned.floor, together):
@@ -148,10 +148,10 @@ class Displacement(Curvature):
     def with_rate(
         self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
     ) -> tuple[Any, float, float]:
-        """H₀, unless it is given, is the scalar at which eq. 12 of one step is stationary, which cancels f's units.
+        """Chooses the scalar H₀ = h at which eq. 12 is stationary, so that the run does not depend on the units of f.
 
-        h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of the
-        largest stable one, since H falls with ‖∇f‖; with ``projection`` h cancels, and the rate is the largest.
+        h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 times
+        the largest stable rate, because H falls with ‖∇f‖; with ``projection``, where h cancels, it is the largest.
         """
         if self.initial is not None:
             return learned, rate, 1.0

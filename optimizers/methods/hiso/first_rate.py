@@ -1,4 +1,4 @@
-"""HiSo's first rate and H, which its paper does not give, and the check of an x0 that is moved in place."""
+"""Estimates HiSo's learning rate from the first step, and checks an x0 that is modified in place."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from optimizers.directions.metric import CHUNK, squared_norm
 from optimizers.methods.hiso.curvature import StepOptions
 
 LEAST_DIRECTIONS = 8
-"""The least number of directions of a first step that determines the rate."""
+"""The least number of directions in a first step from which the rate is computed."""
 
 
 def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptions) -> tuple[float, float] | None:
-    """Finds η and an estimate of ‖∇f‖ from a first step's queries x and x ± μu, with H = 1; None without a slope.
+    """Estimates the learning rate η and ‖∇f‖ from the queries x and x ± μu of a first step with H = 1.
 
-    On a quadratic with Hessian A the expected decrease of one step is greatest at η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 +
-    1/P)λ_max) (HiSo, eq. 120, at H = 1), times uᵀu under ``projection``. Second differences |f(x+μu) + f(x−μu) −
-    2f(x)|/μ² have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max. The largest of them, or the rounding error of a
-    second difference if that is larger, estimates tr A, because the mean is more often too small by chance. Half of its
-    excess over the mean estimates λ_max (the largest itself, if there are fewer than 3). The first step is at most
-    max(‖x‖, 1) long, which limits it if f has no curvature. The result does not depend on the units of f.
+    On a quadratic with Hessian A, the expected decrease of a step is largest at η = ‖∇f‖²/E[Δxᵀ A Δx] ≥ 1/(tr A/P + (1
+    + 1/P) λ_max) (HiSo, eq. 120). The result is this bound, multiplied by uᵀu with ``projection``, or less: the first
+    step is at most max(‖x‖, 1) long. The second differences |f(x + μu) + f(x − μu) − 2f(x)|/μ² have mean tr A and
+    standard deviation √2 ‖A‖_F ≥ √2 λ_max. Since their mean is often too small by chance, tr A is estimated by the
+    largest of them or, if that is larger, by their rounding error. λ_max is estimated by half of the difference between
+    this estimate and the mean, or with fewer than 3 second differences by the estimate of tr A itself.
 
     Args:
         batch: the queries.
-        values: their values, float64, NaN for failed ones.
+        values: the values of the queries, float64, NaN for failed ones.
         scalars: g_p of each direction, not finite if a query failed.
         options: the options of the step.
+
+    Returns:
+        η and ‖∇f‖, or None if the slope is unknown or 0.
     """
     good = scalars[torch.isfinite(scalars)]
     if not len(good):
@@ -55,14 +58,14 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
 
 
 def vector_to_move(x0: Any) -> Tensor:
-    """Returns x0 detached, with the same memory; raises unless it is a contiguous vector of finite floats."""
+    """Returns a view of x0 without gradient; raises an error if x0 is not a contiguous vector of finite floats."""
     if not isinstance(x0, Tensor) or not x0.is_floating_point():
         kind = x0.dtype if isinstance(x0, Tensor) else type(x0).__name__
-        raise TypeError(f"in_place=True moves x0 itself: it must be a floating tensor, got {kind}")
+        raise TypeError(f"with in_place=True, x0 must be a torch tensor of a floating dtype, got {kind}")
     if x0.ndim != 1 or x0.numel() == 0 or not x0.is_contiguous():
-        raise ValueError(f"x0 must be a contiguous vector with in_place=True, got shape {tuple(x0.shape)}")
+        raise ValueError(f"with in_place=True, x0 must be a contiguous vector, got shape {tuple(x0.shape)}")
     x = x0.detach()
     for low in range(0, x.numel(), CHUNK):
         if not bool(torch.isfinite(x[low : low + CHUNK]).all()):
-            raise ValueError("x0 must be finite")
+            raise ValueError("x0 must be finite, but has NaN or infinite coordinates")
     return x

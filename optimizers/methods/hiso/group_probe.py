@@ -1,4 +1,4 @@
-"""A curvature that preconditions: one number for each group of coordinates, measured by probes."""
+"""A diagonal H that is measured by second differences, with one number for each group of coordinates."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from optimizers.directions.metric import compute_dtype, squared_norm
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
 
 FLOOR = 1e-8
-"""The least h, relative to the largest."""
+"""The least h of a group, relative to the largest."""
 
 GAIN_WEIGHT = 1.0 / 300.0
-"""The weight of the newest step in the running mean square of scalars, from which the clipping limit is computed."""
+"""The weight of the newest step in the running mean square of g, from which the clipping limit is computed."""
 
 UNCLIPPED = 10
-"""The number of initial ordinary steps without clipping, as the running mean square may be near 0 by chance."""
+"""The number of first steps without clipping, because their mean square of g may be near 0 by chance."""
 
 SATURATED = 255
-"""Probes of a group are counted up to this number, after which their weight is constant."""
+"""The number up to which the probes of a group are counted."""
 
 SINGLE = {"initial_probes": 1, "probe_every": 50, "probe_weight": 0.5, "rise_weight": 0.0, "clip": 3.0, "warmup": 0}
 GROUPED = {"initial_probes": 4, "probe_every": 10, "probe_weight": 0.2, "rise_weight": 0.3, "clip": 1.5, "warmup": 100}
@@ -34,10 +34,9 @@ GROUPED = {"initial_probes": 4, "probe_every": 10, "probe_weight": 0.2, "rise_we
 
 
 def probed_group(number: int, seed: int, groups: int, initial: int, every: int) -> int | None:
-    """The group that all clients probe in round ``number``, counted from 1; None in an ordinary round.
+    """Returns the index of the group that is probed in round ``number``, counted from 1; None for no probe.
 
-    Rounds 1 … ``initial`` · G probe the G groups in turn; then every ``every``-th round probes a group drawn by the
-    seed.
+    Rounds 1 … ``initial`` · G probe the G groups in turn. Later, every ``every``-th round probes a random group.
     """
     first = initial * groups
     if number <= first:
@@ -51,11 +50,11 @@ def probed_group(number: int, seed: int, groups: int, initial: int, every: int) 
 
 @dataclass(frozen=True)
 class Probe:
-    """Queries at x and x ± m z, where z has signs on a group and 0 elsewhere, and m = μ√d/‖z‖.
+    """Queries at x and x ± m z, where z has random signs on one group and 0 elsewhere, and m = μ√d/‖z‖.
 
     Attributes:
-        groups: the partition.
-        group: the group's number.
+        groups: the partition of the coordinates into groups.
+        group: the index of the probed group.
     """
 
     groups: Groups
@@ -63,32 +62,32 @@ class Probe:
 
     @property
     def size(self) -> int:
-        """‖z‖², the group's number of coordinates."""
+        """The number of coordinates in the group, which is ‖z‖²."""
         return int(self.groups.sizes[self.group])
 
     def radius(self, smoothing_radius: float) -> float:
-        """The distance m, for a smoothing radius μ."""
+        """Computes m = μ√d/‖z‖ for a smoothing radius μ."""
         return smoothing_radius * math.sqrt(self.groups.dimension / self.size)
 
     def mask(self, like: Tensor) -> GroupDiagonal:
-        """The H for which z is H^(−1/2) times signs: 1 on the group and inf elsewhere, dtype and device as ``like``."""
+        """Returns the H with z = H^(−1/2)u for a vector of signs u: 1 on the group, inf elsewhere; ``like`` has x."""
         ones = torch.full((len(self.groups),), math.inf, dtype=compute_dtype(like.dtype), device=like.device)
         ones[self.group] = 1.0
         return GroupDiagonal(self.groups, ones)
 
     @staticmethod
     def scalars(batch: Batch, values: Tensor) -> list[float]:
-        """g = (f(x + mz) − f(x − mz))/(2m) and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; not finite if a query failed."""
+        """Computes g = (f(x + mz) − f(x − mz))/(2m) and c = (f(x + mz) + f(x − mz) − 2f(x))/m² from the queries."""
         (centre, plus, minus), m = values.tolist(), float(batch.scales[1])
         return [(plus - minus) / (2.0 * m), (plus + minus - 2.0 * centre) / m**2]
 
 
 @dataclass
 class LearnedGroups(Learned):
-    """The state of probes and clipping.
+    """The state of a ``GroupProbe``.
 
     Attributes:
-        curvature: moving average of |âᵦ| of each group, float64, shape ``G``; 0 before the first probe.
+        curvature: the moving average of |â_b| for each group b, float64, shape ``G``; 0 before its first probe.
         probes: the number of probes of each group, uint8, at most 255.
         gain: three numbers, float64: the bias-corrected moving average of g² over t steps, the sum 1 − (1 − 1/300)ᵗ of
             its weights, and t.
@@ -101,51 +100,51 @@ class LearnedGroups(Learned):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupProbe(Curvature):
-    """A measured H, one number h for each group of coordinates; ours, not a paper's.
+    """A diagonal H with one number h_b for each group b of coordinates, measured by second differences.
 
-    Eq. 12 hardly learns curvature (see ``Displacement``). Here second differences measure it, for one more scalar in
-    some rounds. Groups are single coordinates or, for example, the tensors of a module; the coordinates of a group
-    should have a common scale.
+    This rule is ours; HiSo's own hardly learns curvature (see ``Displacement``). Groups are single coordinates or, for
+    example, the tensors of a module; the coordinates of a group should have a common scale.
 
-    **Ordinary step.** z = h^(−1/2)∘u, m = μ√d/‖z‖, and for each of P perturbations
+    **Ordinary step.** For each of P random directions u_p, with z_p = H^(−1/2) u_p and m = μ√d/‖z_p‖,
 
-        g = (f(x + mz) − f(x − mz))/(2m),    x ← x − η (1/P) Σ_p g_p z_p
+        g_p = (f(x + m z_p) − f(x − m z_p))/(2m),    x ← x − η (1/P) Σ_p g_p z_p
 
-    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). If the Hessian is diag(h), no η has a smaller
-    expected loss after a step (HiSo's eq. 120); otherwise ``rate`` may be tuned. Except in the first 10 steps, g is
-    clipped at ``clip`` times the bias-corrected running root mean square of the clipped values (weight 1/300). A
-    one-sided difference has bias μ/2 · zᵀ∇²f z, hence only ``scheme="central"``.
+    By default η = P/(d + P + 1) for normal and P/(d + P − 1) for Rademacher u_p. If the Hessian is H, this η minimizes
+    the expected loss after the step (HiSo's eq. 120). From step 11 on, g_p is clipped at ``clip`` times the
+    bias-corrected running root mean square of the clipped values, in which the newest step has weight 1/300.
 
-    **Probe round.** For the group b of ``probed_group``: z = signs on b and 0 elsewhere, ‖z‖² = n_b, m = μ√d/‖z‖, three
-    queries at x and x ± mz, g as above and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; two scalars.
+    **Probe round.** The first rounds probe each group ``initial_probes`` times; later, every ``probe_every``-th round
+    probes a random group. With random signs z on the n_b coordinates of group b, z = 0 elsewhere, and m = μ√(d/n_b), f
+    is queried at x and x ± mz, which gives g as above and
 
-        â_b = c/‖z‖²,    E â_b = tr(A_b)/n_b,    Var â_b = 2‖off A_b‖²_F/n_b²
+        c = (f(x + mz) + f(x − mz) − 2f(x))/m²,    â_b = c/n_b
 
-    with the group's block A_b of the Hessian (on a quadratic, otherwise + O(m²)): exact for single coordinates. h_b is
-    a bias-corrected moving average of |â_b| with weight ``probe_weight`` (at least ``rise_weight`` if |â_b| > h_b), and
-    at least 1e-8 of the largest h. Since curvatures of one objective tend to rise and fall together, later probes also
-    multiply every other h by 1 + κ(|â_b|/h_b − 1), κ = ``shared_weight``, at most 2. Groups without a successful probe
-    have the largest h, and no step is made before a probe has succeeded. For groups of several coordinates and c > 0
-    the probe also makes the Newton step along z, x ← x − g/max(c, n_b h_b) z.
+    On a quadratic, â_b has mean tr(A_b)/n_b and variance 2‖off A_b‖²_F/n_b², where A_b is the group's block of the
+    Hessian and off A_b its off-diagonal part. Thus â_b is exact for single coordinates. h_b is a bias-corrected moving
+    average of |â_b|, at least 1e-8 times the largest h. The newest |â_b| has weight ``probe_weight``, or at least
+    ``rise_weight`` if it exceeds h_b. Since the curvatures of one function tend to change together, a probe after the
+    initial ones also multiplies all other h by min(1 + κ(|â_b|/h_b − 1), 2). A group without a successful probe has the
+    largest h. No step is made until a probe has succeeded. For a group of several coordinates with c > 0, the probe
+    also makes the Newton step x ← x − g/max(c, n_b h_b) z.
 
-    **Networks.** A network's curvature is least at its start, and h lags behind. With an h too large by a factor k the
-    progress per step is 2/k − 1/k² of the best; with one too small by k it is 2k − k², and f rises beyond k = 2. Groups
-    larger than coordinates are therefore conservative: h rises faster than it falls, η rises over the first ``warmup``
-    ordinary steps, and g is clipped at a low limit (for normal g, 1.5 root mean squares cost 5% of the progress). To
-    disable all this, use ``rise_weight=0``, ``shared_weight=0``, ``warmup=0`` and ``clip=3`` or inf.
+    **Networks.** A network's curvature is least at its start, and h lags behind. If h is too large by a factor k, the
+    progress per step is 2/k − 1/k² of the best. If it is too small by k, the progress is 2k − k², and f rises for k >
+    2. The defaults for groups of several coordinates are therefore conservative: h rises faster than it falls, η rises
+    over the first ``warmup`` steps, and g is clipped at a low limit, which costs 5% of the progress for normal g. To
+    disable this, use ``rise_weight=0``, ``shared_weight=0``, ``warmup=0`` and ``clip=3`` or inf.
 
-    A diagonal H does not help with a rotated spectrum, or with groups that mix scales. ``beyond-curvature`` measures
-    the gain. c has a relative rounding error of about 4ε|f|/(μ²d â_b), with ε of the objective's arithmetic: use μ ≥
-    1e-3 in float64, 1e-2 if f is float32. Memory is x, and 9 bytes for each group.
+    **Limits.** A diagonal H does not help if the Hessian is far from diagonal, or if a group mixes scales. The
+    experiment ``beyond-curvature`` measures the gain. The relative rounding error of c is about 4ε|f|/(μ²d â_b), where
+    ε is the machine epsilon of f: use μ ≥ 1e-3 in float64 and μ ≥ 1e-2 in float32. Memory is x and 9 bytes per group.
 
     Attributes:
-        groups: an argument of ``Groups``; None: single coordinates, whose first probes the budget must allow.
-        initial_probes: first probes of each group; None: 4, or 1 for single coordinates.
-        probe_every: rounds between later probes; None: 10, or 50 for single coordinates.
-        probe_weight: weight of the newest |â_b|, in (0, 1]; None: 0.2, or 0.5 for single coordinates.
-        rise_weight: least such weight if |â_b| > h_b, in [0, 1]; None: 0.3, or 0 for single coordinates.
+        groups: the groups, in a form that ``Groups`` takes; None: single coordinates.
+        initial_probes: the number of initial probes of each group; None: 4, or 1 for single coordinates.
+        probe_every: the number of rounds from a later probe to the next; None: 10, or 50 for single coordinates.
+        probe_weight: the weight of the newest |â_b|, in (0, 1]; None: 0.2, or 0.5 for single coordinates.
+        rise_weight: the least weight if |â_b| > h_b, in [0, 1]; None: 0.3, or 0 for single coordinates.
         shared_weight: κ, in [0, 1].
-        clip: limit of g in its running root mean squares; None: 1.5, or 3 for single coordinates; inf: none.
+        clip: the limit of |g| in units of its running root mean square; None: 1.5, or 3 for single coordinates.
         warmup: K; ordinary step t = 1, 2, … has the rate η min(1, t/(K + 1)). None: 100, or 0 for single coordinates.
 
     Raises:
@@ -172,7 +171,7 @@ class GroupProbe(Curvature):
         checks |= {"clip": lambda name, value: value if value == math.inf else positive(name, value)}
         vars(self).update({name: optional(check, name, getattr(self, name)) for name, check in checks.items()})
         if self.probe_weight == 0.0:
-            raise ValueError("probe_weight must be positive; with 0 nothing is learned")
+            raise ValueError("probe_weight must be in (0, 1], got 0, with which H would not be learned")
 
     def _value(self, name: str) -> Any:
         """An option, or the default for these groups."""
@@ -180,10 +179,10 @@ class GroupProbe(Curvature):
         return (SINGLE if self.groups.single else GROUPED)[name] if given is None else given
 
     def prepared(self, options: StepOptions, dimension: int) -> tuple[GroupProbe, StepOptions]:
-        """Sets the partition, central differences and the rate above; rejects momentum and projection."""
+        """Sets groups, central differences and the default rate; raises ``ValueError`` for momentum or projection."""
         for name in ("momentum", "projection"):
             if getattr(options, name):
-                raise ValueError(f"GroupProbe does not support {name}: use curvature=Displacement(...)")
+                raise ValueError(f"GroupProbe does not support {name}: leave it out or use curvature=Displacement(...)")
         if options.scheme == "forward":
             raise ValueError("GroupProbe needs scheme='central', got 'forward'")
         p, normal = options.perturbations, options.distribution == "normal"
@@ -191,11 +190,11 @@ class GroupProbe(Curvature):
         return replace(self, groups=Groups(self.groups, dimension)), replace(options, scheme="central", rate=rate)
 
     def start(self, x: Tensor, max_queries: int) -> LearnedGroups:
-        """The state before any probe; the budget must allow the first probes of single coordinates and a step."""
+        """Returns the initial state; raises ``ValueError`` if the budget cannot probe each single coordinate."""
         count, device = len(self.groups), x.device
         if self.groups.single and max_queries < (least := 3 * self._value("initial_probes") * count + 2):
             needs = f"curvature='group_probe' needs at least {least} queries to probe each coordinate"
-            raise ValueError(f"{needs}, got max_queries={max_queries}: use larger groups")
+            raise ValueError(f"{needs}, got max_queries={max_queries}: increase it, or use larger groups")
         return LearnedGroups(
             curvature=torch.zeros(count, dtype=torch.float64, device=device),
             probes=torch.zeros(count, dtype=torch.uint8, device=device),
@@ -203,18 +202,18 @@ class GroupProbe(Curvature):
         )
 
     def metric(self, learned: LearnedGroups, x: Tensor) -> GroupDiagonal | None:
-        """H of the present h; None before the first probe."""
+        """Returns H of the next step; None before the first probe."""
         h, dtype = held_up(learned.curvature, learned.probes), compute_dtype(x.dtype)
         limits = torch.finfo(dtype)
         return None if h is None else GroupDiagonal(self.groups, h.clamp(limits.tiny, limits.max).to(dtype))
 
     def radii(self, radius: float, directions: Directions, step: int, count: int, metric: Any) -> list[float]:
-        """The distances m = μ√d/‖z_p‖ of the queries from x."""
+        """Computes m = μ√d/‖z_p‖ for each direction z_p = H^(−1/2)u_p, so that queries are at the distance μ√d."""
         norms = [math.sqrt(squared_norm(directions, step, p, metric)) for p in range(count)]
         return [radius * math.sqrt(directions.d) / norm for norm in norms]
 
     def step(self, learned: LearnedGroups, step: Step) -> LearnedGroups:
-        """An ordinary step with clipped scalars and warmed-up rate; none before a group has an h."""
+        """Makes an ordinary step with clipped scalars and the warm-up's rate; none before the first probe."""
         metric = self.metric(learned, step.x)
         if not step.terms or metric is None:
             return learned
@@ -232,13 +231,13 @@ class GroupProbe(Curvature):
         return replace(learned, gain=gain)
 
     def probe(self, seed: int, round_number: int) -> Probe | None:
-        """The probe of a round for which ``probed_group`` names a group."""
+        """Returns the probe of a round, or None for an ordinary round."""
         initial, every = self._value("initial_probes"), self._value("probe_every")
         group = probed_group(round_number, seed, len(self.groups), initial, every)
         return None if group is None else Probe(self.groups, group)
 
     def learn(self, learned: LearnedGroups, probe: Probe, second: float, x: Tensor) -> tuple[LearnedGroups, float]:
-        """Updates h_b from |â_b| and scales the other h (κ); returns max(c, n_b h_b), or 0 for no step along z."""
+        """Updates h from a probe; returns the state, and the Newton step's divisor max(c, n_b h_b) or 0 for no step."""
         group, curvature, probes = probe.group, learned.curvature.clone(), learned.probes.clone()
         told, before = min(int(probes[group]) + 1, SATURATED), float(curvature[group])
         estimate, weight = abs(second) / probe.size, bias_corrected(self._value("probe_weight"), told)
@@ -256,7 +255,7 @@ class GroupProbe(Curvature):
 
 
 def held_up(curvature: Tensor, probes: Tensor) -> Tensor | None:
-    """h of each group, at least ``FLOOR`` times the largest; without a probe, the largest. None if all are 0."""
+    """Bounds h of each group by ``FLOOR`` times the largest, which unprobed groups get; None if all are 0."""
     largest = float(curvature.max())
     if not largest > 0.0:
         return None
@@ -264,8 +263,8 @@ def held_up(curvature: Tensor, probes: Tensor) -> Tensor | None:
 
 
 def bias_corrected(weight: float, count: int) -> float:
-    """w/(1 − (1 − w)ᵗ), the weight of the t-th number; powers by products, which are equal on every machine."""
+    """Computes w/(1 − (1 − w)ᵗ), the weight of the t-th number in a bias-corrected moving average."""
     left = 1.0
-    for _ in range(count):
+    for _ in range(count):  # products, unlike powers, are equal on every machine
         left *= 1.0 - weight
     return weight / (1.0 - left)

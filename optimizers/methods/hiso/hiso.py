@@ -1,4 +1,4 @@
-"""HiSo on one machine: descent along H^(−1/2)u with the paper's H, another H, or H = 1 (DeComFL).
+"""HiSo and DeComFL on one machine: zeroth-order descent along random directions, preconditioned by a diagonal H.
 
 References:
     HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
@@ -46,7 +46,7 @@ def curvature_of(given: CurvatureLike) -> Curvature:
     if given is None or isinstance(given, Curvature):
         return given or Curvature()
     if not isinstance(given, str | Mapping):
-        raise TypeError(f"curvature must be a Curvature, a name, options with a name, or None, got {given!r:.200}")
+        raise TypeError(f"curvature must be a Curvature, a name, a dict with a name, or None, got {given!r:.200}")
     options = {"name": given} if isinstance(given, str) else dict(given)
     if (name := options.pop("name", None)) not in CURVATURES:
         raise ValueError(f"unknown curvature {name!r}{nearest_name(str(name), CURVATURES)}")
@@ -57,12 +57,12 @@ def curvature_of(given: CurvatureLike) -> Curvature:
 
 @dataclass
 class HiSoState:
-    """The state besides the iterate.
+    """HiSo's state, without the iterate.
 
     Attributes:
-        rate: η; None until it is found.
+        rate: the learning rate η; None until it is computed in the first step.
         momentum: m, shape ``d``, or None.
-        learned: H, and what the curvature needs to learn it.
+        learned: the state of the curvature, with H.
     """
 
     rate: float | None
@@ -73,43 +73,42 @@ class HiSoState:
 class HiSo(Optimizer):
     """HiSo (Li et al., 2025; Alg. 2, 2a, 2b, eqs. 12, 112) on one machine.
 
-    With w = H^(−1/2) u it queries x and x + μ w_p, p = 1…P, and moves by
+    With random directions w_p = H^(−1/2) u_p, p = 1…P, it queries x and x + μ w_p, and moves by
 
         g_p = (f(x + μ w_p) − f(x))/μ,   Δx = (1/P) Σ_p g_p w_p,   x ← prox(x − η Δx),
-        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement.update`` selects when)
+        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement``)
 
-    so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (eq. 120, in the proof of Theorem 2), E[Δx Δxᵀ] =
-    (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹.
+    so that E Δx = H⁻¹∇f(x) + O(μ). For μ → 0 and Σ = ∇f ∇fᵀ, E[Δx Δxᵀ] = (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹
+    (eq. 120).
 
-    ``curvature`` defines H; a ``GroupProbe`` measures it by second differences such as eq. 11 (which prints a divisor
-    2μ² that should be μ²). A step has the two parts of Alg. 1: ``scalars`` returns the numbers that a client sends and
-    a server averages, and ``follow`` moves x, H and m from these numbers alone. Machines with equal x, H, m and seed
-    get bitwise equal results. The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x
-    and H, one vector more with momentum, and one more without ``in_place``.
+    Other rules for H may be chosen with ``curvature``; a ``GroupProbe`` measures H by second differences like eq. 11
+    (whose printed divisor 2μ² should be μ²). A step has the two parts of Alg. 1: ``scalars`` computes the numbers that
+    a client sends and a server averages, and ``follow`` moves x, H and m by these numbers alone. Machines with equal x,
+    H, m and seed get bitwise equal results. The prox has the step η/H_j for coordinate j, so that ψ must be separable.
+    Memory is x and H, one more vector with momentum, and another one without ``in_place``.
 
-    Failed perturbations are left out of the mean, and a step that might not stay finite is skipped. If all queries of a
-    step fail, x returns to the best point.
+    Failed perturbations are left out of the mean. A step that might overflow is skipped. If all queries of a step fail,
+    x returns to the best point.
 
     **When to use it.** For networks that are tuned by forward passes and held in memory once, with ``ModuleObjective``
     and ``in_place=True``; with a ``GroupProbe`` if groups of parameters have different scales (experiment
     ``beyond-curvature``). With few variables the default method reaches lower values.
 
-    **Cost.** P + 1 queries per step, and O(Pd) time to draw the directions again from the seed.
+    **Cost.** P + 1 queries per step, and O(Pd) time to draw the directions twice from the seed.
 
     Args:
         curvature: the rule for H: ``Displacement(...)`` or ``GroupProbe(...)``; a name, ``"displacement"`` or
             ``"group_probe"``, for default options; a dict such as ``{"name": "group_probe", "groups": 3}``; or None for
             H = 1, as in ``DeComFL``.
-        local_steps: τ, the number of steps in a round. ``update`` and ``reset`` of ``Displacement`` and the schedule of
-            ``GroupProbe`` refer to rounds.
-        in_place: whether to change x0 itself, as torch optimizers change parameters. Then ``base`` of earlier batches
-            changes too, ``track_best`` is False by default, and bounds are not allowed. An interrupted step cannot be
-            undone: later calls raise an error until a state is loaded.
+        local_steps: τ, the number of steps in a round; the rules for H count rounds.
+        in_place: whether to modify x0 itself, as torch optimizers modify parameters. Then ``base`` of earlier batches
+            changes too, ``track_best`` is False by default, and bounds are not allowed. After a step is interrupted,
+            calls raise an error until a state is loaded.
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:
-        relay: if set, this function is called with a step's scalars instead of ``follow``. A federation's client sends
-            them with it.
+        relay: a function that is called with the scalars of each step instead of ``follow``, or None. A federation's
+            client sends the scalars with it.
     """
 
     method = "hiso"
@@ -139,7 +138,7 @@ class HiSo(Optimizer):
         if self.in_place:
             options.setdefault("track_best", False)
             if options.get("bounds") is not None:
-                raise ValueError("in_place=True cannot be combined with bounds")
+                raise ValueError("in_place=True cannot be combined with bounds: leave out one of them")
         super().__init__(x0, **options)
 
     # Alg. 2b, LocalUpdate: queries and their scalars.
@@ -169,9 +168,9 @@ class HiSo(Optimizer):
         return (values[-2 * count : -count] - values[-count:]) / (2.0 * m[-2 * count : -count])
 
     def scalars(self, batch: Batch, values: Tensor, factor: float = 1.0) -> list[float]:
-        """The scalars of Alg. 2, line 11: c_p = g_p/P (eq. 112 has the 1/P in Δx), or a probe's g and c.
+        """Computes the scalars of a step, c_p = factor · g_p/P (Alg. 2, line 11), or a probe's g and c.
 
-        P is the number of successful perturbations; the others have NaN.
+        P is the number of successful perturbations; the scalars of the failed ones are NaN.
         """
         if "group" in batch.info:
             return Probe.scalars(batch, values)
@@ -200,7 +199,7 @@ class HiSo(Optimizer):
         """Moves x, H and m by the scalars of the present step (Alg. 2a, lines 4 to 6, and Alg. 2, lines 9 and 16).
 
         Args:
-            scalars: c_p for each perturbation, NaN if it has no difference; in a probe round g and c.
+            scalars: c_p for each perturbation, NaN for failed ones; in a probe round g and c.
             factor: multiplies the learning rate.
         """
         s, at = self.state, self.iterations
@@ -247,7 +246,7 @@ class HiSo(Optimizer):
         self.curvature, self.steps = c, steps = self.curvature.prepared(self.steps, self.dimension)
         vars(self).update(vars(steps))
         if c.separable and self.prox is not None and not getattr(self.prox, "separable", False):
-            raise ValueError("HiSo needs a separable prox, as step sizes differ between coordinates; DeComFL takes any")
+            raise ValueError("HiSo needs a separable prox (prox.separable is not True); DeComFL takes any prox")
         momentum = torch.zeros_like(self._x, dtype=compute_dtype(self._x.dtype)) if steps.momentum > 0.0 else None
         self.state = HiSoState(steps.rate, momentum, c.start(self._x, self.max_queries))
 
@@ -271,7 +270,7 @@ class HiSo(Optimizer):
 
     @property
     def metric(self) -> Tensor | GroupDiagonal | None:
-        """H of the next step; None for 1."""
+        """H of the next step; None for H = 1."""
         return self.curvature.metric(self.state.learned, self._x)
 
     @property
@@ -281,7 +280,7 @@ class HiSo(Optimizer):
 
     @property
     def probe(self) -> Probe | None:
-        """The probe that the present step makes instead of a descent, or None."""
+        """The ``Probe`` that the next batch makes instead of a step, or None."""
         number, k = divmod(self.iterations, self.local_steps)
         return self.curvature.probe(self.seed, number + 1) if k == 0 else None
 
@@ -305,23 +304,23 @@ class HiSo(Optimizer):
     # The model's state, for a federation.
 
     def vectors(self) -> dict[str, Tensor]:
-        """x, and the tensors of H and m, not copied."""
+        """Returns x and the tensors of H and m by name, without copying them."""
         named = {"x": self._x} | vars(self.state.learned) | {"momentum": self.state.momentum}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
     def snapshot(self) -> dict[str, Any]:
-        """Copies of x, H and m, for ``put_back``."""
+        """Returns copies of x, H and m, for ``put_back``."""
         return {"x": self._x.clone(), "state": save_fields(self.state)}
 
     def put_back(self, snapshot: Mapping[str, Any]) -> None:
-        """Restores x, H and m from copies (Alg. 2b, line 8, subtracts the steps instead); cancels a pending batch."""
+        """Restores x, H and m from a ``snapshot`` (Alg. 2b, line 8, subtracts the steps); cancels a pending batch."""
         self.cancel()
         saved = dict(snapshot["state"])
         learned = replace(self.state.learned, **saved.pop("learned"))
         self._x, self.state = snapshot["x"], HiSoState(**saved, learned=learned)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See ``Optimizer``; with ``in_place`` the state's x is copied into the user's tensor."""
+        """Restores a saved state as ``Optimizer`` does; with ``in_place``, its x is copied into the user's tensor."""
         own = self._x
         super().load_state_dict(state)
         if self.in_place:
@@ -337,12 +336,12 @@ class HiSo(Optimizer):
 
 
 class DeComFL(HiSo):
-    """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1, x ← prox(x − (η/P) Σ_p g_p u_p). Memory is x alone.
+    """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1, x ← prox(x − (η/P) Σ_p g_p u_p).
 
-    **When to use it.** For the same problems as HiSo. Try it first: HiSo's learned diagonal often gains nothing
+    **When to use it.** For the same problems as HiSo. Try DeComFL first, because HiSo's H often gains nothing
     (experiment ``hiso-fig5``).
 
-    **Cost.** The same as HiSo's, with x alone in memory.
+    **Cost.** The same queries and time as HiSo, with x alone in memory.
 
     Args:
         **options: see ``HiSo``, except the curvature.

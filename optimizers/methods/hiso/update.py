@@ -1,7 +1,7 @@
-"""The update of x, H and m from scalars and seeds (HiSo Alg. 2a, eqs. 12, 112): in place and bitwise reproducible.
+"""Updates x, H and m in place from scalars and seeds (HiSo Alg. 2a, eqs. 12, 112).
 
-It is a function of x, H and a list of (step, row, scalar), with the same bits on every machine and device and for every
-chunk size and thread count. A client that missed rounds can therefore replay them.
+The result has the same bits on every machine and device, and for every chunk size and thread count. A client that
+missed rounds can therefore replay them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ except ImportError:
     _compiled = None
 
 LARGEST_NORMAL = 6.67
-"""A bound on the coordinates of a normal direction (`optimizers.directions.normal`)."""
+"""An upper bound of |u_j| for a normal direction u (`optimizers.directions.normal`)."""
 
 Term = tuple[int, int, float]
-"""(step, row, coefficient): the multiple of direction u(seed, step, row)."""
+"""(step, row, c): the vector c u(seed, step, row), where u is a random direction."""
 
 Learning = tuple[float, float, float, float]
-"""(ν, ε, β_l, β_u) of eq. 12."""
+"""The parameters (ν, ε, β_l, β_u) of HiSo's eq. 12."""
 
 
 def update(
@@ -47,26 +47,25 @@ def update(
     decay: float = 0.0,
     chunk: int = CHUNK,
 ) -> None:
-    """One update in place; no temporary has size d.
+    """Moves x by one step of HiSo, and updates m and H, in place and without temporaries of size d.
 
-    With Δx = H^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the terms, where H on the right is always the old one, or 1:
+    With Δx = H^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the terms:
 
-        m ← βm + (1 − β)Δx, or m = Δx without a momentum,    x ← x − η m,
-        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u) if ``learning`` is given.
+        m ← βm + (1 − β)Δx (m = Δx if ``momentum`` is None),    x ← x − η m,
+        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)   if ``learning`` is given.
 
-    Every operation is one IEEE operation in float64, or in float32 for a narrower x, which is then rounded once; the
-    result does not depend on chunks, threads or device.
+    Every operation is one IEEE operation in float64, or in float32 for a narrower x, which is then rounded once.
 
     Args:
         x: the point, floating, shape ``d``.
-        directions: normal or Rademacher directions.
-        terms: (step, row, coefficient), added in this order; at least one.
-        rate: η.
-        hessian: H > 0, shape ``d``, in ``compute_dtype(x.dtype)``; inf fixes a coordinate.
-        learning: (ν, ε, β_l, β_u), for an H of shape ``d``.
+        directions: generates the normal or Rademacher directions u.
+        terms: (step, row, c), at least one; added in this order.
+        rate: the learning rate η.
+        hessian: H > 0, shape ``d``, in ``compute_dtype(x.dtype)``; inf fixes a coordinate; None: H = 1.
+        learning: (ν, ε, β_l, β_u), for an H of shape ``d``; None: H does not change.
         momentum: m, shape ``d``, in the dtype of H.
-        decay: β.
-        chunk: coordinates at a time; on the CPU, chunks are shared among ``torch.get_num_threads()`` threads.
+        decay: the weight β of the momentum.
+        chunk: the number of coordinates processed at a time; on the CPU, threads process chunks in parallel.
     """
     nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
     dtype = compute_dtype(x.dtype)
@@ -108,9 +107,9 @@ def learn(
     *,
     chunk: int = CHUNK,
 ) -> None:
-    """H ← eq. 12 of several displacements in turn, in place, all with the root of the given H.
+    """Updates H in place by HiSo's eq. 12 from several displacements in turn.
 
-    With Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the l-th list of terms, H₀ the given H:
+    With the given H = H₀ and Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the l-th list of terms:
 
         H_l = clip((1 − ν)H_{l−1} + ν(Δx_l² + ε), β_l, β_u)
 
@@ -118,10 +117,10 @@ def learn(
 
     Args:
         hessian: H > 0, float64 or float32, shape ``d``.
-        directions: as in ``update``.
-        displacements: the terms of each displacement; at least one each.
+        directions: generates the normal or Rademacher directions u.
+        displacements: a list of at least one term (step, row, c) for each displacement.
         learning: (ν, ε, β_l, β_u).
-        chunk: as in ``update``.
+        chunk: the number of coordinates processed at a time.
     """
     nu, *others = learning
     numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)
@@ -138,14 +137,14 @@ def learn(
 
 
 def stays_finite(terms: Sequence[Term], rate: float, floor: float, dtype: torch.dtype) -> bool:
-    """Whether neither Δx² nor the step η Δx can overflow at an x of this dtype, by |u| ≤ 6.67 and H ≥ ``floor``."""
+    """Checks that Δx² and η Δx cannot overflow for an x of this dtype, given H ≥ ``floor`` and |u_j| ≤ 6.67."""
     largest = LARGEST_NORMAL * sum(abs(c) for *_, c in terms) / math.sqrt(floor)
     fits = largest < 1e150 and largest**2 < torch.finfo(compute_dtype(dtype)).max / 16.0
     return fits and rate * largest < torch.finfo(dtype).max / 16.0
 
 
 Numbers = tuple[Any, ...]
-"""η, β and 1 − β where x moves, then 1 − ν, ν, ε, β_l and β_u, rounded to the dtype of the arithmetic."""
+"""(η, β, 1 − β, 1 − ν, ν, ε, β_l, β_u), without the first three in ``learn``, in the dtype of the arithmetic."""
 
 
 def _rounded(numbers: Sequence[float], dtype: torch.dtype) -> Numbers:

@@ -1,8 +1,7 @@
-"""The compiled CPU kernel of `optimizers.methods.hiso.update`, the same numbers as its torch routine, bit for bit.
+"""The compiled CPU kernel of `optimizers.methods.hiso.update`, equal to the torch routine bit for bit.
 
-Imported only where numba is installed; no fastmath, as in `optimizers.directions.directions_numba`. A group of
-coordinates is drawn, combined and applied while it is in the fastest cache, so that x, H and the momentum are read and
-written once and nothing of size d is made.
+It is imported if numba is installed, and compiled without fastmath. A group of coordinates is processed while it is in
+the fastest cache, so that x, H and m are read and written once.
 """
 
 import numpy as np
@@ -12,7 +11,7 @@ from optimizers.directions.directions_numba import GROUP, compile_, draw_group
 
 @compile_
 def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, momentum, learns, numbers):  # type: ignore
-    """One update of coordinates start … end − 1; an empty hessian or momentum is absent."""
+    """Updates coordinates start … end − 1 of x, H and m; an empty ``hessian`` or ``momentum`` means None."""
     rate, decay, gain, keep, weight, epsilon, lower, upper = numbers
     width = GROUP * 32 if signs else GROUP
     w, z = np.empty(GROUP, np.uint32), np.empty(width, np.float32)
