@@ -1,1 +1,1 @@
-"""ZO-L-Katyusha and its baselines."""
+"""ZO-L-Katyusha and its baselines, for convex functions with a constraint or another prox."""

@@ -1,4 +1,4 @@
-"""Katyusha's eq. 14: Nesterov's constant momentum along two-point estimates, without variance reduction."""
+"""Accelerated descent along two-point gradient estimates with constant momentum (Katyusha's eq. 14)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 @dataclass
 class MomentumState(SmoothState):
-    """L and its guard, and y, the point of the next estimate; the base class holds x."""
+    """The state with y, the point at which the gradient is estimated next; ``Optimizer`` stores x."""
 
     y: Tensor
 
@@ -28,30 +28,28 @@ class AcceleratedZO(SmoothMethod):
         x⁺   = prox_{ψ/(dL)}(y − g/(dL))
         y⁺   = x⁺ + m (x⁺ − x),   m = (1 − √(μ/L))/(1 + √(μ/L)), μ = μ_f + μ_ψ
 
-    **As printed and as read.** Eq. 14 has the projection P_X instead of the prox, y⁺ = x⁺ − m (x⁺ − x), and "the simple
-    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and the method does not stall with it; the 2-point
-    estimator is eq. 2. With the printed sign (``printed_sign=True``) y stays near the previous x, and the run is slower
-    than without momentum. The paper uses this method as an example of failure: g does not vanish at a constrained
-    minimum, so that iterates in a box stall. ``ZOLKatyusha`` does not.
+    The paper uses this method as an example of failure: g does not vanish at a constrained minimum, so that iterates in
+    a box stall. The iterates may even grow without a constraint, if the mean eigenvalue of ∇²f exceeds about 4 √(Lμ),
+    because momentum sums the noise of √(L/μ)/2 estimates.
 
-    The paper gives no rate, and there is none for every f: momentum sums the noise of √(L/μ)/2 estimates, and if the
-    mean eigenvalue of ∇²f exceeds about 4 √(Lμ) the iterates grow, even without a constraint. ``NesterovSpokoiny`` has
-    a rate.
+    **Differences from the paper.** Eq. 14 is printed with the projection P_X instead of the prox, with the sign y⁺ = x⁺
+    − m (x⁺ − x), and with "the simple 2-point gradient estimator (3)", although eq. 3 has d + 1 points and the 2-point
+    estimator is eq. 2. With the printed sign, y stays near the previous x, and the run is slower than without momentum.
 
     A failed query leaves x and y unchanged.
 
-    **When to use it.** To repeat the paper's Fig. 2. For convex functions without a constraint use
-    ``NesterovSpokoiny``; with one, ``ZOLKatyusha``.
+    **When to use it.** To repeat the paper's Fig. 2. For convex functions use ``NesterovSpokoiny`` without a
+    constraint, and ``ZOLKatyusha`` with a constraint.
 
     **Cost.** 2 queries and O(d) time per step.
 
     Args:
-        printed_sign: whether m has the printed sign.
-        step_factor: the divisor of L; a larger one makes longer steps.
+        printed_sign: whether the momentum is −m, as printed in the paper.
+        step_factor: divides L; larger factors make longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.
 
     Raises:
-        ValueError: for μ_f + μ_ψ = 0: eq. 14 needs μ, which cannot be measured.
+        ValueError: if μ_f and μ_ψ are both 0, because eq. 14 needs μ, which cannot be measured.
     """
 
     method = "accelerated_zo"
@@ -65,7 +63,7 @@ class AcceleratedZO(SmoothMethod):
     def _start(self) -> None:
         super()._start()
         if self.mu_f + self.mu_psi == 0.0:
-            raise ValueError("accelerated_zo needs strong_convexity or prox_strong_convexity, or use nesterov_spokoiny")
+            raise ValueError("accelerated_zo needs strong_convexity or prox_strong_convexity > 0: else use nesterov_spokoiny")
         self.state = MomentumState(self.smoothness or 0.0, math.inf, self._x)
 
     def _restart(self) -> None:
@@ -73,7 +71,7 @@ class AcceleratedZO(SmoothMethod):
 
     @property
     def momentum(self) -> float:
-        """m, with its sign; 0 if μ ≥ L."""
+        """The momentum m, or −m with ``printed_sign``; 0 if μ ≥ L."""
         root = math.sqrt(min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0))
         m = (1.0 - root) / (1.0 + root)
         return -m if self.printed_sign else m

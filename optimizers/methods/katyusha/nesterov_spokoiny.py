@@ -15,14 +15,14 @@ from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 
 def next_alpha(gamma: float, mu: float, cost: float) -> float:
-    """The α in (0, 1) with cost · α² = (1 − α)γ + αμ; cost = d²L for two-point estimates."""
+    """Solves cost · α² = (1 − α)γ + αμ for α in (0, 1); cost = d²L for two-point estimates."""
     b = gamma - mu
     return 2.0 * gamma / (b + math.sqrt(b * b + 4.0 * cost * gamma))
 
 
 @dataclass
 class EstimateSequence(SmoothState):
-    """L and its guard, the mirror point v and the estimate sequence's curvature γ; the base class holds x."""
+    """The state with the point v and the curvature γ of Nesterov's estimate sequence; ``Optimizer`` stores x."""
 
     v: Tensor
     gamma: float
@@ -31,7 +31,7 @@ class EstimateSequence(SmoothState):
 class NesterovSpokoiny(SmoothMethod):
     """Accelerated descent along two-point gradient estimates (Nesterov and Spokoiny 2017, Sec. 6).
 
-    From v = x = x0 and γ = L, with μ = μ_f + μ_ψ, h = 1/(dL), α from d²L α² = (1 − α)γ + αμ:
+    It starts from v = x = x0 and γ = L. With μ = μ_f + μ_ψ, h = 1/(dL) and α from d²L α² = (1 − α)γ + αμ, a step is
 
         y  = x + αγ/(γ + αμ) (v − x)
         g  = d (f(y + βu) − f(y))/β u                   (Katyusha eq. 2, u uniform on the unit sphere)
@@ -39,11 +39,9 @@ class NesterovSpokoiny(SmoothMethod):
         v⁺ = argmin_w α(g·w + μ_f/2 ‖w − y‖² + ψ(w)) + (1 − α)γ/2 ‖w − v‖²
         γ⁺ = (1 − α)γ + αμ
 
-    The constants are for directions on the sphere, for which E‖g‖² = d‖∇f‖²; the treatment of ψ is ours. Without ψ, an
-    iteration of two queries multiplies E(f(x) − f* + γ/2 ‖v − x*‖²) by 1 − α or less, where α tends to √(μ/L)/d. This
-    rate holds for every spectrum of the Hessian; ``AcceleratedZO`` (Katyusha's eq. 14) has no such rate. With ψ there
-    is no rate either: g and its variance do not vanish at a constrained minimum, so the iterates stall before they
-    reach it.
+    The constants are for directions on the sphere, for which E‖g‖² = d‖∇f‖². Without ψ, an iteration multiplies E[f(x)
+    − f* + γ/2 ‖v − x*‖²] by at most 1 − α, where α tends to √(μ/L)/d. The treatment of ψ is ours, and has no such rate:
+    g and its variance do not vanish at a constrained minimum, so that the iterates stall before they reach it.
 
     A failed query leaves x and v unchanged.
 
@@ -52,7 +50,7 @@ class NesterovSpokoiny(SmoothMethod):
     **Cost.** 2 queries and O(d) time per step.
 
     Args:
-        step_factor: the divisor of L; a larger one makes longer steps.
+        step_factor: divides L; larger factors make longer steps.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """
 

@@ -1,6 +1,6 @@
-"""Parameters of ZO-L-Katyusha: Theorem 1's, the three corollaries', and two rules of ours.
+"""Computes the parameters of ZO-L-Katyusha, by Theorem 1, its corollaries, or rules that are not in the paper.
 
-Reference: Zhang and Tang, Zeroth-order Katyusha, 2024, Sec. 4. μ = μ_f + μ_ψ throughout, η = 1/(3θ).
+Reference: Zhang and Tang, Zeroth-order Katyusha, 2024, Sec. 4. Everywhere, μ = μ_f + μ_ψ and η = 1/(3θ).
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ Rule = Literal["theorem_1", "corollary", "balanced", "without_reference"]
 
 @dataclass(frozen=True)
 class KatyushaParameters:
-    """The parameters of Alg. 1; ``ValueError`` for numbers out of range.
+    """The parameters of ZO-L-Katyusha (Alg. 1).
 
     Attributes:
-        M: curvature that determines the steps, in units of L.
-        theta: θ, the weight of z in line 2, in (0, 1/2]. The paper prints (0, 1); above 1/2 line 2 is not a convex
-            combination, the proof fails, and y leaves the domain of ψ.
-        probability: p, of renewing the reference point w (line 7).
-        reference_weight: the weight of w in line 2: 1/2 in the paper; 0, for the full batch, is ours.
+        M: the curvature in the steps of line 5, which have length η/M; in the units of L.
+        theta: θ, the weight of z in line 2, in (0, 1/2]. The paper allows (0, 1), but above 1/2 line 2 is not a convex
+            combination, and y leaves the domain of ψ.
+        probability: the probability p with which the reference point w is renewed (line 7).
+        reference_weight: the weight of w in line 2; 1/2 in the paper.
+
+    Raises:
+        ValueError: for numbers out of range.
     """
 
     M: float
@@ -35,23 +38,23 @@ class KatyushaParameters:
     def __post_init__(self) -> None:
         positive("M", self.M)
         if not 0.0 < self.theta <= 0.5:
-            raise ValueError(f"theta must be in (0, 1/2], so that line 2 is a convex combination, got {self.theta}")
+            raise ValueError(f"theta must be in (0, 1/2], got {self.theta}")
         if not 0.0 < self.probability <= 1.0:
             raise ValueError(f"probability must be in (0, 1], got {self.probability}")
         if not 0.0 <= self.reference_weight <= 1.0 - self.theta:
-            raise ValueError(f"reference_weight must be in [0, 1 - theta], got {self.reference_weight}")
+            raise ValueError(f"reference_weight must be from 0 to 1 - theta, got {self.reference_weight}")
 
     @property
     def eta(self) -> float:
-        """η = 1/(3θ) (Alg. 1, initialization)."""
+        """The step η = 1/(3θ) (Alg. 1, initialization)."""
         return 1.0 / (3.0 * self.theta)
 
 
 def variance_constant(option: Option, d: int, size: int) -> float:
-    """Theorem 1's A: max{4d(d − |S|)/((d − 1)|S|), 1} for option I, 4d/|S| for option II.
+    """Computes Theorem 1's A: max{4d(d − |S|)/((d − 1)|S|), 1} for option I, 4d/|S| for option II.
 
-    A L bounds E‖g − ∇f(x)‖² against f(w) − f(x) − ∇f(x)·(w − x), up to the smoothing (Lemmas 1 and 2). Option I's
-    fraction is 0 at |S| = d, for d = 1 too.
+    It bounds the variance of the gradient estimate g: E‖g − ∇f(x)‖² ≤ A L (f(w) − f(x) − ∇f(x)·(w − x)), up to terms
+    of order β² (Lemmas 1 and 2).
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
@@ -61,21 +64,21 @@ def variance_constant(option: Option, d: int, size: int) -> float:
     check_integer("d", d, 1)
     check_integer("size", size, 1)
     if size > d:
-        raise ValueError(f"size must be at most d = {d}, got {size}")
+        raise ValueError(f"size must be from 1 to d = {d}, got {size}")
     if option == "II":
         return 4.0 * d / size
     return max(4.0 * d * (d - size) / ((d - 1.0) * size), 1.0) if size < d else 1.0
 
 
 def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Theorem 1's M = (A + 1)L/3, for every |S|, with the corollaries' θ and p, which the theorem leaves free.
+    """Computes M = (A + 1)L/3 by Theorem 1, for every |S|, and θ = min{√(μ/(Mp)), 1/2} as in the corollaries.
 
-    p = 1/d, or 1 if option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. This equals Corollaries 1 and 3, and
-    Corollary 2 with the missing 3.
+    p = 1/d, or 1 if option I draws all d coordinates. This equals Corollaries 1 and 3 where they hold, and Corollary 2
+    with its missing factor 1/3.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
-        L: Lipschitz constant of ∇f.
+        L: the Lipschitz constant of ∇f.
         mu: μ > 0.
         d: dimension.
         size: |S|, 1 to d.
@@ -84,52 +87,48 @@ def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> Katyush
 
 
 def corollary_1(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Corollary 1 (option I): M = 4d(d − |S|)L/(3(d − 1)|S|) + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
+    """Computes Corollary 1 (option I): M = 4d(d − |S|)L/(3(d − 1)|S|) + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
 
     Raises:
-        ValueError: for |S| > √d, which it does not cover, and for d = 1.
+        ValueError: for |S| > √d, which the corollary does not cover, and for d = 1.
     """
     _check_small(size, d)
     if d == 1:
-        raise ValueError("Corollary 1 divides by d - 1; with d = 1 the batch is full: corollary_3")
+        raise ValueError("Corollary 1 needs at least 2 variables, got 1: use corollary_3")
     return _with_momentum(4.0 * d * (d - size) * positive("L", L) / (3.0 * (d - 1.0) * size) + L / 3.0, mu, 1.0 / d)
 
 
 def corollary_2(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Corollary 2 (option II) as printed: M = 4dL/|S| + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
+    """Computes Corollary 2 (option II) as printed: M = 4dL/|S| + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
 
-    Theorem 1, from which it follows, gives 4dL/(3|S|) + L/3 (``theorem_1``): the print lacks a 3, which makes y's
-    steps, g/(3M) without ψ and μ_f, about a third as long as possible.
+    Theorem 1 gives M = 4dL/(3|S|) + L/3 instead (``theorem_1``). Because the corollary lacks the 3, its steps are about
+    a third as long as the theorem allows.
 
     Raises:
-        ValueError: for |S| > √d, which it does not cover.
+        ValueError: for |S| > √d, which the corollary does not cover.
     """
     _check_small(size, d)
     return _with_momentum(4.0 * d * positive("L", L) / size + L / 3.0, mu, 1.0 / d)
 
 
 def corollary_3(L: float, mu: float) -> KatyushaParameters:
-    """Corollary 3 (option I with all d coordinates): M = 2L/3, θ = min{√(μ/M), 1/2}, p = 1, hence w^{k+1} = y^k.
-
-    Line 2 keeps its weight 1/2 on w.
-    """
+    """Computes Corollary 3 (option I with all d coordinates): M = 2L/3, θ = min{√(μ/M), 1/2}, p = 1."""
     return theorem_1("I", L, mu, 1, 1)
 
 
 def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """The parameters of a rule by its name.
+    """Computes the parameters by the rule of the given name.
 
     * ``"theorem_1"``: Theorem 1's M, with the corollaries' θ and p.
     * ``"corollary"``: the corollary for this option and |S|.
-    * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d, and θ = min{√(μ/(Mp)), 1/2}. References then cost as many
-      queries as steps, for every |S|; for |S| = 1 it is ``"theorem_1"``, whose p is 1/d. Theorem 1 holds for every p.
-    * ``"without_reference"`` (ours): the full batch with Corollary 3's parameters and no weight on w in line 2, since
-      the full batch has no variance for a reference to reduce. This is Nesterov's method along eq. 6; the proof of
+    * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d and θ = min{√(μ/(Mp)), 1/2}, so that references cost as many
+      queries as steps. Theorem 1 holds for every p.
+    * ``"without_reference"`` (ours), for the full batch: Corollary 3's M and θ, with no weight on w in line 2, because
+      the full batch has no variance to reduce. This is Nesterov's method with the gradient of eq. 6; the proof of
       Theorem 1 holds for it without the terms in w.
 
     Raises:
-        ValueError: for μ = 0, for a corollary if |S| is neither d nor at most √d, and for ``"without_reference"``
-            unless the batch is full.
+        ValueError: for μ = 0, for ``"corollary"`` with √d < |S| < d, and for ``"without_reference"`` with |S| < d.
     """
     full = option == "I" and size == d
     match rule:
@@ -139,7 +138,7 @@ def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) 
             return _with_momentum(_curvature(option, L, d, size), mu, size / d)
         case "without_reference":
             if not full:
-                raise ValueError('parameters="without_reference" is for batch_size="full"')
+                raise ValueError('parameters="without_reference" needs batch_size="full" and option="I"')
             return replace(corollary_3(L, mu), reference_weight=0.0)
         case "corollary":
             if full:
@@ -150,20 +149,20 @@ def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) 
 def general_convex(
     option: Option, L: float, d: int, size: int, epoch: int, curvature: float = 0.0
 ) -> KatyushaParameters:
-    """Ours, without known strong convexity: θ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}.
+    """Computes parameters for unknown strong convexity: θ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}, p = |S|/d.
 
-    The paper has μ > 0 throughout. The first term is Katyusha^ns's schedule (Allen-Zhu 2017), with which y, an average
-    of the z's, converges no faster than 1/k². The second term, with the least curvature c measured so far, removes this
-    limit. M is half of Theorem 1's, which is for the worst case, and p = |S|/d; for the full batch M is Theorem 1's,
-    without weight on w.
+    This rule is ours; the paper assumes μ > 0. The first term in θ is the schedule of Katyusha^ns (Allen-Zhu 2017),
+    with which y converges no faster than 1/k². The second term, with the least curvature c measured so far, removes
+    this limit. M is half of Theorem 1's, which covers the worst case. For the full batch, M is Theorem 1's, and w has
+    no weight in line 2.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
-        L: smoothness, perhaps an estimate.
+        L: the Lipschitz constant of ∇f, or an estimate of it.
         d: dimension.
         size: |S|, 1 to d.
-        epoch: references renewed (full batch: iterations) since the last restart.
-        curvature: c, at least 0.
+        epoch: the number of references (full batch: of iterations) since the last restart.
+        curvature: c ≥ 0.
     """
     full = option == "I" and size == d
     M, p = _curvature(option, L, d, size) * (1.0 if full else 0.5), size / d
@@ -185,4 +184,4 @@ def _check_small(size: int, d: int) -> None:
     check_integer("d", d, 1)
     check_integer("size", size, 1)
     if size > math.sqrt(d):
-        raise ValueError(f'Corollaries 1 and 2 need |S| <= √d, got {size} for d = {d}: use parameters="theorem_1"')
+        raise ValueError(f'Corollaries 1 and 2 need |S| <= √d for d = {d}, got {size}: use parameters="theorem_1"')

@@ -1,4 +1,4 @@
-"""Projected zeroth-order descent: proximal steps along a two-point or a coordinate estimate."""
+"""Projected zeroth-order descent along two-point estimates or coordinate differences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Steps = Literal["diminishing", "constant"]
 
 
 def diminishing_step(initial: float, mu: float, iteration: int, delay: float) -> float:
-    """η_k = 1/(1/η₀ + μk/2), of order 1/k, for μ > 0; η₀/√(1 + k/delay), of order 1/√k, for μ = 0."""
+    """Computes the step size η_k = 1/(1/η₀ + μk/2) for μ > 0, and η₀/√(1 + k/``delay``) for μ = 0."""
     if mu > 0.0:
         return 1.0 / (1.0 / initial + mu * iteration / 2.0)
     return initial / math.sqrt(1.0 + iteration / delay)
 
 
 def two_point(method: SmoothMethod) -> FiniteDifferences:
-    """Eq. 2: g = d (f(x + βu) − f(x))/β u, u uniform on the unit sphere; E‖g‖² = d‖∇f‖² + O(β²)."""
+    """Returns the estimator g = d (f(x + βu) − f(x))/β u, u uniform on the unit sphere (Katyusha's eq. 2)."""
     return FiniteDifferences(1, method.current_smoothing_radius, "sphere", "forward", method.seed)
 
 
@@ -34,13 +34,13 @@ class ProjectedZO(SmoothMethod):
 
         x ← prox_{η_k ψ}(x − η_k g)
 
-    ``"two_point"``: g = d (f(x + βu) − f(x))/β u (eq. 2), u uniform on the unit sphere, 2 queries. Its variance does
-    not vanish at a constrained minimum, hence diminishing steps, which the paper mentions without a formula: here η_k =
-    1/(dL + μk/2), or 1/(dL √(1 + k/d)) without known strong convexity. ``"coordinates"``: g = Σ_i (f(x + βe_i) −
-    f(x))/β e_i (eq. 6), d + 1 queries, with L instead of dL; with constant steps that is proximal gradient descent by
-    finite differences.
+    - ``"two_point"``: g = d (f(x + βu) − f(x))/β u with u uniform on the unit sphere (eq. 2), from 2 queries. The
+      variance of g does not vanish at a constrained minimum. The steps therefore diminish by η_k = 1/(dL + μk/2) or,
+      for μ = 0, η_k = 1/(dL √(1 + k/d)); the paper mentions such steps without a formula.
+    - ``"coordinates"``: g = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6), from d + 1 queries, with L instead of dL in η_k.
+      With constant steps, this is proximal gradient descent by finite differences.
 
-    A failed two-point query leaves x unchanged; a failed derivative counts as 0.
+    A failed two-point query leaves x unchanged; a failed coordinate difference counts as 0.
 
     **When to use it.** As a baseline for convex problems with a prox; with ``"coordinates"`` for small d.
 
@@ -48,8 +48,8 @@ class ProjectedZO(SmoothMethod):
 
     Args:
         estimator: ``"two_point"`` or ``"coordinates"``.
-        steps: ``"diminishing"``, or ``"constant"`` for η₀ throughout.
-        step_factor: a factor of η₀.
+        steps: ``"diminishing"``, or ``"constant"`` for η_k = η₀.
+        step_factor: multiplies η₀.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """
 
@@ -76,7 +76,7 @@ class ProjectedZO(SmoothMethod):
 
     @property
     def step_size(self) -> float:
-        """η_k for k = ``iterations``."""
+        """The step size η_k of the present iteration k."""
         d = 1 if self.estimator == "coordinates" else self.dimension
         initial = self.step_factor / (d * self.state.smoothness)
         if self.steps == "constant":

@@ -1,4 +1,4 @@
-"""The base of Katyusha's method and its baselines: a given or measured smoothness, and a guard if it is measured."""
+"""The base class of ZO-L-Katyusha and its baselines, which measures the smoothness L if it is not given."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from optimizers.estimators.coordinate_differences import CoordinateDifferences
 from optimizers.estimators.estimator import GradientEstimator
 
 PROBES = 5
-"""The number of directions along which curvature is measured."""
+"""The number of directions along which the smoothness is measured."""
 
 LARGEST = 1e150
-"""The largest smoothness; a larger one is a failed measurement."""
+"""The largest smoothness L; a measurement above it counts as failed."""
 
 
 @dataclass
 class SmoothState:
-    """The state that the methods share.
+    """The state common to ZO-L-Katyusha and its baselines.
 
     Attributes:
         smoothness: L; 0 until it is measured.
-        ceiling: the largest f + ψ seen while L was measured; inf before. L doubles if an iterate exceeds it.
-        failed: consecutive batches whose base point failed.
+        ceiling: the largest f + ψ of the queries that measured L; inf before. L doubles if all points of a later batch
+            exceed it.
+        failed: the number of consecutive batches whose base point failed.
     """
 
     smoothness: float
@@ -40,25 +41,34 @@ class SmoothState:
 
 
 def check_size(name: str, size: int, d: int) -> int:
-    """Checks that a number of directions is from 1 to d."""
+    """Returns a number of directions; raises ``ValueError`` if it is not from 1 to d."""
     if check_integer(name, size, 1) > d:
-        raise ValueError(f"{name} must be at most d = {d}, got {size}")
+        raise ValueError(f"{name} must be from 1 to {d}, the number of variables, got {size}")
     return size
 
 
 def default_radius(x: Tensor) -> float:
-    """β = 1e-6 max(1, ‖x‖∞), with √ε instead of 1e-6 in dtypes narrower than float64."""
+    """Computes β = 1e-6 max(1, ‖x‖∞) in float64, with √ε instead of 1e-6 in a dtype of machine epsilon ε."""
     relative = 1e-6 if x.dtype == torch.float64 else math.sqrt(torch.finfo(x.dtype).eps)
     return relative * max(1.0, float(x.abs().max()))
 
 
 def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_radius: float, scale: float) -> float:
-    """max_i |f(x + hu_i) + f(x − hu_i) − 2f(x)|/h² over unit directions u_i: a first estimate of the smoothness.
+    """Estimates the smoothness L by max_i |f(x + hu_i) + f(x − hu_i) − 2f(x)|/h² over orthonormal directions u_i.
 
-    In d ≤ 5 dimensions the u_i are a basis, and the estimate is at least tr(∇²f)/d; in more dimensions this holds
-    approximately. Steps along random directions need this constant for a typical f, and dL for the worst f. The
-    estimate is at least max_i |∂f/∂u_i| over ten times ``scale``, which limits the first step if f is flat or linear,
-    and 1 for a constant f. Failed directions, NaN, are left out; NaN if all failed.
+    For d ≤ 5 the u_i are a basis, and the estimate is at least tr(∇²f)/d, which suffices for steps along random
+    directions for a typical f. It is at least max_i |∂f/∂u_i|/(10 ``scale``), which limits the first step if f is
+    nearly linear, and 1 for a constant f. Directions with a failed query are left out.
+
+    Args:
+        center: f(x).
+        plus: f(x + hu_i) for each i; NaN for failed queries.
+        minus: f(x − hu_i) for each i; NaN for failed queries.
+        smoothing_radius: h.
+        scale: the length of x, max(1, ‖x‖∞).
+
+    Returns:
+        L, or NaN if all directions failed.
     """
     kept = plus.isfinite() & minus.isfinite()
     if not math.isfinite(center) or not bool(kept.any()):
@@ -71,23 +81,24 @@ def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_ra
 
 
 class SmoothMethod(Optimizer):
-    """A method for f with Lipschitz gradient that uses differences of values.
+    """The base class of methods for f with a Lipschitz gradient, which estimate ∇f by differences of values.
 
-    Without ``smoothness`` the run begins with 2n + 1 counted queries, x and x ± hu_i along n = min(5, d) orthonormal
-    u_i with h = √β (times √max(1, ‖x‖∞) for the default β; x is moved at least h inside the bounds). L is the largest
-    of their second differences. L doubles, and the method restarts from the best point, if f + ψ at all points of a
-    batch exceeds the largest of those first values. With ``smoothness`` nothing is measured or guarded. A batch whose
-    base point fails is not used; after three in a row the method restarts from the best point. Lengths are in search
-    coordinates, which are the user's unless ``rescale=True``.
+    If ``smoothness`` is None, the run begins with 2n + 1 counted queries, x0 and x0 ± hu_i along n = min(5, d)
+    orthonormal u_i, with h = √β (for the default β times √max(1, ‖x0‖∞)). These points are moved into the bounds. L is
+    the largest of their second differences. If later f + ψ at all points of a batch exceeds the largest of these first
+    values, L doubles and the method restarts from the best point. A batch whose base point fails is not used; after
+    three such batches in a row, the method restarts from the best point. Lengths are in search coordinates, which by
+    default are the user's units.
 
     A subclass defines ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``, which restarts from the
-    iterate with the state's smoothness.
+    iterate with the present L.
 
     Args:
-        smoothing_radius: β; None: 1e-6 max(1, ‖x0‖∞) (√ε instead of 1e-6 in narrower dtypes).
-        smoothness: L, Lipschitz constant of ∇f; None: measured.
-        strong_convexity: μ_f; None: 0.
-        prox_strong_convexity: μ_ψ; None: the prox's ``strong_convexity``, or 0.
+        smoothing_radius: β, the distance in differences of values; None: 1e-6 max(1, ‖x0‖∞), with √ε instead of 1e-6 in
+            dtypes narrower than float64.
+        smoothness: L, the Lipschitz constant of ∇f; None: it is measured.
+        strong_convexity: μ_f, the strong convexity of f; None: 0.
+        prox_strong_convexity: μ_ψ, the strong convexity of ψ; None: the prox's ``strong_convexity``, or 0.
         **common: see ``Optimizer``.
     """
 

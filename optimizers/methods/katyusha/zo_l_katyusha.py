@@ -1,4 +1,4 @@
-"""ZO-L-Katyusha: loopless Katyusha along differences of values, for composite convex problems."""
+"""ZO-L-Katyusha: zeroth-order loopless Katyusha, for composite convex problems."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ ProxStep = Callable[[Tensor, float], Tensor]
 
 
 def couple(parameters: KatyushaParameters, z: Tensor, w: Tensor, y: Tensor) -> Tensor:
-    """Line 2: x = θz + ½w + (½ − θ)y, shape ``batch x d``; another weight of w than ½ changes y's."""
+    """Computes x = θz + ρw + (1 − ρ − θ)y (Alg. 1, line 2, with ρ = 1/2), shape ``batch x d``; ρ is w's weight."""
     theta, weight = parameters.theta, parameters.reference_weight
     return theta * z + weight * w + (1.0 - weight - theta) * y
 
 
 def drawn_axes(generator: np.random.Generator, d: int, size: int) -> list[int]:
-    """Line 3, option I: ``size`` of the d coordinates, uniform without replacement."""
+    """Draws ``size`` of the d coordinates without replacement (Alg. 1, line 3, option I)."""
     if size == 1:
         return [int(generator.integers(d))]
     return generator.choice(d, size, replace=False, shuffle=False).tolist()
 
 
 def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Tensor:
-    """Eq. 4 with option I: g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + D(w); its mean is D(x).
+    """Computes the gradient estimate g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + D(w) of mean D(x) (eq. 4, option I).
 
-    Alg. 1, line 4, prints the middle term, (1/|S|) Σ D_i(w) e_i, without the factor d of eq. 4. The mean of g would
-    then be D(x) + (1 − 1/d) D(w), with the same minimizer on a box, but another one with a strongly convex ψ.
+    Alg. 1, line 4, prints the term (1/|S|) Σ D_i(w) e_i without the factor d of eq. 4. The mean of g would then be
+    D(x) + (1 − 1/d) D(w), with which the method does not converge to the minimum if ψ is strongly convex.
 
     Args:
-        reference: D(w), shape ``batch x d``.
-        axes: S, distinct coordinates, shape ``batch x |S|``.
-        derivatives: D_i(x), i in S, shape ``batch x |S|``.
+        reference: the differences D(w) at the reference point, shape ``batch x d``.
+        axes: the indices S, all distinct, shape ``batch x |S|``.
+        derivatives: the differences D_i(x) for i in S, shape ``batch x |S|``.
     """
     factor = reference.shape[-1] / axes.shape[-1]
     return reference.scatter_add(-1, axes, factor * (derivatives - reference.gather(-1, axes)))
 
 
 def reduced(reference: Tensor, batch: Batch, derivatives: Tensor) -> Tensor | None:
-    """Eq. 4 over the axes of a batch whose queries did not fail; None if all failed."""
+    """Computes ``variance_reduced`` from the coordinates of a batch that did not fail; None if all failed."""
     axes, kept = torch.tensor([j for _, j in batch.addresses[1:]], device=reference.device), ~derivatives.isnan()
     return variance_reduced(reference, axes[kept], derivatives[kept]) if bool(kept.any()) else None
 
 
 def z_step(q: KatyushaParameters, mu_f: float, prox: ProxStep, x: Tensor, z: Tensor, g: Tensor) -> Tensor:
-    """Line 5: prox_{sψ}((ησx + z − (η/M)g)/(1 + ησ)) with σ = μ_f/M and s = η/((1 + ησ)M).
+    """Minimizes ψ(u) + g·u + (M/2η)‖u − z‖² + (μ_f/2)‖u − x‖² over u (Alg. 1, line 5).
 
-    That is the argmin over u of ψ(u) + g·u + (M/2η)‖u − z‖² + (μ_f/2)‖u − x‖².
+    The minimizer is prox_{sψ}((ησx + z − (η/M)g)/(1 + ησ)) with σ = μ_f/M and s = η/((1 + ησ)M).
     """
     pull = q.eta * mu_f / q.M
     return prox((pull * x + z - q.eta / q.M * g) / (1.0 + pull), q.eta / ((1.0 + pull) * q.M))
@@ -66,19 +66,19 @@ def z_step(q: KatyushaParameters, mu_f: float, prox: ProxStep, x: Tensor, z: Ten
 
 @dataclass
 class KatyushaState(SmoothState):
-    """L and its guard, and Alg. 1's points; the base class holds y.
+    """The state with Alg. 1's points; ``Optimizer`` stores y.
 
     Attributes:
-        z: z, shape ``d``.
-        w: the reference point w of lines 2 and 7.
-        reference: D at ``reference_point``, zero for failed queries; None before the first.
-        reference_point: w; for the full batch, which needs no D(w), x of the last iteration.
-        reference_value: f + ψ there.
-        wanted: the point that becomes w after D has been queried there; None: none. Not used by the full batch.
-        epoch: references renewed since the last restart (full batch: iterations).
+        z: the point z, shape ``d``.
+        w: the reference point w of lines 2 and 7, shape ``d``.
+        reference: the differences D at ``reference_point``, 0 for failed queries; None before they are queried.
+        reference_point: w, or for the full batch the x of the last iteration.
+        reference_value: f + ψ at ``reference_point``.
+        wanted: the point that becomes w after D has been queried there, or None. The full batch does not use it.
+        epoch: the number of references (full batch: of iterations) since the last restart.
         curvature: the least (D(a) − D(b))·(a − b)/‖a − b‖² of successive reference points a, b since the last restart;
-            inf before.
-        rises: consecutive references at which f + ψ rose.
+            inf before the second.
+        rises: the number of consecutive references at which f + ψ rose.
     """
 
     z: Tensor
@@ -93,9 +93,9 @@ class KatyushaState(SmoothState):
 
 
 class ZOLKatyusha(SmoothMethod):
-    """Zeroth-order loopless Katyusha (Zhang and Tang 2024, Alg. 1) for min f + ψ, f smooth and ψ given by its prox.
+    """Zeroth-order loopless Katyusha (Zhang and Tang 2024, Alg. 1), which minimizes f + ψ for a smooth convex f.
 
-    From y⁰ = z⁰ = w⁰ = x0, with D(x) = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6; eq. 3 prints 2β):
+    It starts from y⁰ = z⁰ = w⁰ = x0. With D(x) = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6), iteration k is
 
         2  xᵏ = θzᵏ + ½wᵏ + (½ − θ)yᵏ
         3  S: option I, |S| of e_1 … e_d, uniform without replacement; option II, |S| independent draws from the
@@ -105,46 +105,43 @@ class ZOLKatyusha(SmoothMethod):
         6  yᵏ⁺¹ = xᵏ + θ(zᵏ⁺¹ − zᵏ)
         7  wᵏ⁺¹ = yᵏ with probability p, else wᵏ
 
-    Line 4 is eq. 4; its print lacks the d of the middle term, see ``variance_reduced``. An iteration queries |S| + 1
-    points and a new reference d + 1, which is |S| + 1 + p(d + 1) per iteration on average, after d + 1 at the start.
-    The full batch (option I with |S| = d) queries d + 1 in an iteration, since then gᵏ = D(xᵏ).
+    Line 4 follows eq. 4; the paper's print of the line lacks a factor d (``variance_reduced``). The full batch (option
+    I with |S| = d) has gᵏ = D(xᵏ), and does not query D(w).
 
-    **M, θ and p** follow from L and μ = μ_f + μ_ψ by a rule, ``parameters``:
+    **M, θ and p** follow from L and μ = μ_f + μ_ψ by the rule ``parameters``:
 
-    * ``"corollary"``: Corollary 1, 2 or 3 as printed, by option and |S|;
-    * ``"theorem_1"``: Theorem 1's M, also for |S| > √d, which no corollary covers; the corollaries' θ and p;
-    * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d;
-    * ``"without_reference"`` (ours, full batch): Corollary 3 without line 2's weight on w.
+    * ``"corollary"``: Corollary 1, 2 or 3 as printed, for |S| ≤ √d or |S| = d;
+    * ``"theorem_1"``: Theorem 1's M, for every |S|, with the corollaries' θ and p;
+    * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d, the default;
+    * ``"without_reference"`` (ours): Corollary 3 without the weight of w in line 2, the default of the full batch.
 
-    The default is ``"without_reference"`` for the full batch, otherwise ``"balanced"``: see ``katyusha-fig1``.
+    For μ > 0 the method converges linearly to a floor of order β² (Theorem 1). The paper does not treat μ = 0. If μ is
+    0 or unknown, θ follows the schedule of Katyusha^ns, bounded below by the curvature measured so far
+    (``general_convex``), and the momentum restarts if the proximal gradient at a new reference point w⁺ points along w⁺
+    − w. If ``smoothness`` is None, L is raised to ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ where that is larger. It doubles if f + ψ
+    rises at two references in a row soon after a restart.
 
-    For μ > 0 it converges linearly to a floor of order β² (Theorem 1). The paper does not treat μ = 0. If μ is 0 or
-    unknown, ``general_convex`` sets θ by Katyusha^ns's schedule, bounded below by the curvature measured so far. The
-    momentum restarts if the proximal gradient at a new reference points along w⁺ − w. No rate is promised. A measured L
-    is at least every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles if f + ψ rises twice in a row in the first renewals
-    after a restart.
-
-    A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and is left out of S in a step; a
-    reference whose f(w) failed is not used.
+    A failed difference counts as 0 in D(w), and is left out of S in a step. A reference point at which f fails is not
+    used.
 
     **When to use it.** For a smooth convex function, such as a sum of losses, with a constraint or another prox, and
-    thousands of cheap queries. It converges to rounding, where two-point descent stalls at the constraint (experiments
-    ``katyusha-fig1``, ``katyusha-fig2``). For few queries use the default method.
+    thousands of cheap queries. It converges to rounding errors, where descent along two-point estimates stalls at the
+    constraint (experiments ``katyusha-fig1``, ``katyusha-fig2``). For few queries use the default method.
 
-    **Cost.** |S| + 1 + p(d + 1) queries per iteration on average, and O(d) time for each.
+    **Cost.** |S| + 1 + p(d + 1) queries per iteration on average (full batch: d + 1), and O(d) time for each.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
-        batch_size: |S|, 1 to d, or ``"full"``: all coordinates of option I.
-        parameters: a rule's name, or ``KatyushaParameters``; None: as above.
+        batch_size: |S|, 1 to d; ``"full"`` is option I with all d coordinates.
+        parameters: the name of a rule, or ``KatyushaParameters``; None: the default rule.
         **common: see ``SmoothMethod`` and ``Optimizer``.
 
     Attributes:
         current_parameters: the parameters of the next iteration, once L is known.
 
     Raises:
-        ValueError: for ``batch_size="full"`` with option II, whose draws never cover the sphere; for a rule that does
-            not cover this batch size; for a rule's name if μ = 0.
+        ValueError: for ``batch_size="full"`` with option II; for a rule that does not cover this batch size; for the
+            name of a rule if μ = 0.
     """
 
     method = "zo_l_katyusha"
@@ -165,7 +162,7 @@ class ZOLKatyusha(SmoothMethod):
         if batch_size != "full":
             check_integer("batch_size", batch_size, 1)
         elif option == "II":
-            raise ValueError('batch_size="full" needs option I; option II draws from the sphere')
+            raise ValueError('batch_size="full" needs option="I", got option="II", which draws random directions')
         if isinstance(parameters, str):
             check_choice("parameters", parameters, get_args(Rule))
         elif parameters is not None and not isinstance(parameters, KatyushaParameters):
@@ -181,7 +178,7 @@ class ZOLKatyusha(SmoothMethod):
         self._rule = self.parameters or ("without_reference" if self._full else "balanced")
         if isinstance(self.parameters, str):
             if self.mu_f + self.mu_psi == 0.0:
-                raise ValueError(f"parameters={self.parameters!r} needs strong_convexity or prox_strong_convexity")
+                raise ValueError(f"parameters={self.parameters!r} needs strong_convexity or prox_strong_convexity > 0")
             by_rule(self.parameters, self.option, self.smoothness or 1.0, self.mu_f + self.mu_psi, d, self._size)
         known = self.smoothness or float(isinstance(self._rule, KatyushaParameters))
         x = self._x

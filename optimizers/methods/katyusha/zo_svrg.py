@@ -1,4 +1,4 @@
-"""ZO-SVRG: variance reduction by a reference gradient, without acceleration."""
+"""ZO-SVRG: proximal descent with variance reduction by a reference gradient, without acceleration."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
 
 @dataclass
 class SVRGState(SmoothState):
-    """L and its guard, and the present epoch; the base class holds x.
+    """The state of the present epoch; ``Optimizer`` stores x.
 
     Attributes:
-        reference: D(w), zero for failed queries; None until it is queried, at x.
-        inner: steps made since the reference.
+        reference: the differences D(w) at the reference point, 0 for failed queries; None before the first batch of an
+            epoch.
+        inner: the number of steps since the reference.
     """
 
     reference: Tensor | None
@@ -30,23 +31,23 @@ class SVRGState(SmoothState):
 class ZOSVRG(SmoothMethod):
     """Zeroth-order proximal SVRG on coordinates (baseline of Katyusha's Sec. 5, after Ji et al. 2019).
 
-    An epoch begins with the reference D(w) at w = x, d + 1 queries, D_i(x) = (f(x + βe_i) − f(x))/β, and has m steps of
-    |S| + 1 queries:
+    An epoch begins at w = x with d + 1 queries for the differences D_i(w) = (f(w + βe_i) − f(w))/β. Then it makes m
+    steps of |S| + 1 queries each, in which S is a random set of coordinates:
 
         g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i,    x ← prox_{ηψ}(x − ηg)
 
-    with S of |S| coordinates, uniform without replacement. Katyusha's paper prints neither the steps nor η nor m: here
-    η = factor · |S|/(dL) and m = ⌈d/|S|⌉, which spends as many queries on references as on steps. A failed derivative
-    counts as 0 in the reference and is left out of S in a step.
+    Katyusha's paper gives neither η nor m. Here η = c|S|/(dL) with the factor c = ``step_factor``, and m = ⌈d/|S|⌉, so
+    that references cost about as many queries as steps. A failed difference counts as 0 in D(w), and is left out of S
+    in a step.
 
-    **When to use it.** As the simpler relative of ``ZOLKatyusha``, which is a little faster with tuned steps
+    **When to use it.** As a simpler alternative to ``ZOLKatyusha``, which is a little faster with tuned steps
     (experiment ``katyusha-fig1``).
 
-    **Cost.** (d + 1) + m(|S| + 1) queries per epoch, by default about 2d + m, and O(d) time for each.
+    **Cost.** (d + 1) + m(|S| + 1) queries per epoch, about 2d + m, and O(d) time for each.
 
     Args:
         batch_size: |S|, 1 to d.
-        step_factor: factor.
+        step_factor: multiplies η.
         **common: see ``SmoothMethod`` and ``Optimizer``; strong convexity is not used.
     """
 
@@ -75,7 +76,7 @@ class ZOSVRG(SmoothMethod):
 
     @property
     def step_size(self) -> float:
-        """η = factor · |S|/(dL)."""
+        """The step size η = ``step_factor`` · |S|/(dL)."""
         return self.step_factor * self.batch_size / (self.dimension * self.state.smoothness)
 
     def _restart(self) -> None:

@@ -175,7 +175,7 @@ def test_bad_options():
         ZOLKatyusha(x0, max_queries=50, batch_size=4)
     with pytest.raises(TypeError, match="batch_size must be an integer"):
         ZOLKatyusha(x0, max_queries=50, batch_size="all")
-    with pytest.raises(ValueError, match="needs option I"):
+    with pytest.raises(ValueError, match="needs option"):
         ZOLKatyusha(x0, max_queries=50, option="II", batch_size="full")
     for cls in (ZOLKatyusha, ZOSVRG):
         with pytest.raises(TypeError, match=r"no option 'coordinates'.*batch_size="):
