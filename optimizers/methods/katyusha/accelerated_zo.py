@@ -63,7 +63,7 @@ class AcceleratedZO(SmoothMethod):
     def _start(self) -> None:
         super()._start()
         if self.mu_f + self.mu_psi == 0.0:
-            raise ValueError("accelerated_zo needs strong_convexity or prox_strong_convexity > 0: else use nesterov_spokoiny")
+            raise ValueError("accelerated_zo needs strong_convexity or prox_strong_convexity; or use nesterov_spokoiny")
         self.state = MomentumState(self.smoothness or 0.0, math.inf, self._x)
 
     def _restart(self) -> None:

@@ -178,7 +178,7 @@ class ZOLKatyusha(SmoothMethod):
         self._rule = self.parameters or ("without_reference" if self._full else "balanced")
         if isinstance(self.parameters, str):
             if self.mu_f + self.mu_psi == 0.0:
-                raise ValueError(f"parameters={self.parameters!r} needs strong_convexity or prox_strong_convexity > 0")
+                raise ValueError(f"parameters={self.parameters!r} needs strong_convexity or prox_strong_convexity")
             by_rule(self.parameters, self.option, self.smoothness or 1.0, self.mu_f + self.mu_psi, d, self._size)
         known = self.smoothness or float(isinstance(self._rule, KatyushaParameters))
         x = self._x

@@ -1,1 +1,1 @@
-"""ZoRD, and other descent along gradients learned from the trajectory."""
+"""ZoRD and its least-squares baseline: descent along gradients estimated from earlier queries."""

@@ -1,4 +1,4 @@
-"""Active queries: queries that improve the gradient estimate at a point, made if they gain more than a step."""
+"""Active queries: queries that improve the estimate of a gradient, made if they gain more than a step."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.window_surrogate import WindowSurrogate
 
 LEVELS = 4
-"""The number of distances at which candidates lie."""
+"""The number of distances from x at which candidates lie."""
 
 UNCERTAIN = 8
-"""The number of directions of largest gradient uncertainty along which candidates lie, on both sides."""
+"""The number of directions of large gradient uncertainty along which candidates lie, on both sides of x."""
 
 POWERS = 4
-"""The number of power iterations by which random directions turn towards the most uncertain ones."""
+"""The number of power iterations that turn random directions towards those of large gradient uncertainty."""
 
 
 def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> Tensor | None:
-    """The most informative candidate about ∇f(x) if it is expected to gain more than a step; otherwise None.
+    """Returns the candidate that is most informative about ∇f(x) if its query gains more than a step, else None.
 
-    The condition is I > ‖∇μ(x)‖², where I is the decrease of trace ∂σ²(x) from the query. I is also the expected
-    increase of ‖∇μ(x)‖², because E‖∇μ'‖² + trace ∂σ'² = ‖∇μ‖² + trace ∂σ². To first order a step gains in proportion to
-    ‖∇μ‖²; k queries and a step gain (‖∇μ‖² + kI)/(k + 1) per query, which increases with k under the condition.
+    The query gains more if I > ‖∇μ(x)‖², where I is the decrease of trace ∂σ²(x) by the query, and also the expected
+    increase of ‖∇μ(x)‖². Since a step gains in proportion to ‖∇μ‖², k such queries and a step gain (‖∇μ‖² + kI)/(k + 1)
+    per query, which then increases with k.
 
     Args:
-        surrogate: the Gaussian process of the queries, whose iteration began at x.
+        surrogate: the Gaussian process of the queries, begun at x.
         x: the point at which the gradient is estimated, shape ``d``, search coordinates.
         candidates: points where f could be queried, ``m x d``, none equal to x.
     """
@@ -41,15 +41,15 @@ def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> 
 
 
 def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[Tensor, float]:
-    """The candidate whose value would reduce the trace of ∇f(x)'s covariance most, and the reduction.
+    """Finds the candidate whose query would reduce trace cov ∇f(x) most.
 
     Args:
-        model: the model, in the coordinates of x.
+        model: the Gaussian process of f, in the coordinates of x.
         x: the point at which the gradient is estimated, shape ``d``.
-        candidates: ``m x d``.
+        candidates: points where f could be queried, ``m x d``.
 
     Returns:
-        The point and the reduction, in squared units of f per squared unit of x; 0 if no candidate reduces it.
+        The candidate, shape ``d``, and the reduction of the trace, in squared units of f per squared unit of x.
     """
     with torch.no_grad():
         values = GradientInformation(model, x)(candidates[:, None, :])
@@ -61,25 +61,25 @@ def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[T
 def uncertain_candidates(
     conditioning: StationaryConditioning, x: Tensor, nearest: float, farthest: float, seed: int, step: int
 ) -> Tensor:
-    """Points on both sides of x along directions in which ∇f(x) is most uncertain, ``m x d``.
-
-    The directions come from ``POWERS`` steps u ← Cu/‖Cu‖, started at normal vectors, with the gradient covariance C = D
-    − WᵀW, W = L⁻¹J(x). With fewer queries than dimensions they are unexplored directions, otherwise they are close to
-    C's leading eigenvectors. O(n²d) for n queries.
+    """Returns points on both sides of x along directions of large gradient uncertainty, ``m x d``, in O(n²d) time.
 
     Args:
-        conditioning: the Gaussian process conditioned on the queries.
+        conditioning: the Gaussian process conditioned on n queries.
         x: the point, shape ``d``.
-        nearest: the least distance.
+        nearest: the least distance of a returned point from x.
         farthest: the largest distance.
-        seed: seed of the normal directions.
-        step: their address.
+        seed: the seed of the directions.
+        step: the address of the directions for this seed.
     """
     return around(x, uncertain_directions(conditioning, x, UNCERTAIN, seed, step), nearest, farthest)
 
 
 def uncertain_directions(conditioning: StationaryConditioning, x: Tensor, count: int, seed: int, step: int) -> Tensor:
-    """Unit vectors of large gradient uncertainty, ``count x d``, float64: ``POWERS`` products with C, see above."""
+    """Returns unit vectors u of large gradient uncertainty uᵀCu, ``count x d``, float64.
+
+    They come from random vectors by ``POWERS`` power iterations u ← Cu/‖Cu‖ with the covariance C of ∇f(x). With fewer
+    queries than dimensions they are unexplored directions, otherwise they are close to C's leading eigenvectors.
+    """
     W = conditioning.whitened_jacobian(x[None])[0]
     prior = conditioning.prior_variance.double()
     u = Directions(seed, len(x), "normal").block(step, count, device=x.device)
@@ -89,12 +89,12 @@ def uncertain_directions(conditioning: StationaryConditioning, x: Tensor, count:
 
 
 def around(x: Tensor, u: Tensor, nearest: float, farthest: float) -> Tensor:
-    """x + δu and x − δu for unit vectors u, ``k x d``, and ``LEVELS`` distances δ; shape ``2k·LEVELS x d``."""
+    """Returns x ± δu for unit vectors u, ``k x d``, and ``LEVELS`` distances δ; shape ``2k·LEVELS x d``."""
     u = torch.cat([u, -u]).to(x)
     return torch.cat([x + distance * u for distance in distances(nearest, farthest)])
 
 
 def distances(nearest: float, farthest: float) -> list[float]:
-    """``LEVELS`` distances in equal ratios; the farthest is at least the nearest."""
+    """Returns ``LEVELS`` distances in equal ratios from ``nearest`` to max(``nearest``, ``farthest``)."""
     far = max(nearest, farthest)
     return [nearest * (far / nearest) ** (level / (LEVELS - 1)) for level in range(LEVELS)]

@@ -1,7 +1,7 @@
-"""Queries in addition to an iterate z, chosen jointly for their information about ∇f(z) given f(z).
+"""Chooses queries besides an iterate z that are jointly most informative about ∇f(z).
 
-Under a Gaussian process the covariance of ∇f(z) does not depend on values. Pending points, including z, can therefore
-be conditioned on before their values arrive.
+The covariance of ∇f(z) under a Gaussian process does not depend on values. Therefore the process can be conditioned on
+pending points, including z, before their values arrive.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from surrogates.window.window_surrogate import WindowSurrogate
 
 
 def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> StationaryConditioning:
-    """The GP conditioned on the queries nearest to z and on pending points, for covariances only.
+    """Conditions the Gaussian process on the queries nearest to z and on pending points, for covariances only.
 
-    Values do not affect covariances, so α is 0 and the mean is meaningless. The conditioning is in float64 and in units
-    of √o, and does not move the surrogate's window. With n queries and p points the cost is O((n + p)³ + (n + p)² d).
+    The mean of the result is meaningless, because pending values are unknown. Covariances are in float64 and in units
+    of the outputscale. The surrogate does not change. With n queries the cost is O((n + p)³ + (n + p)² d).
 
     Args:
-        surrogate: the queries and the kernel.
-        z: a point, shape ``d``, search coordinates.
+        surrogate: the Gaussian process of the queries.
+        z: the iterate, shape ``d``, search coordinates.
         pending: the pending points, ``p x d``.
     """
     trajectory, h = surrogate.trajectory, surrogate.hyperparameters
@@ -39,16 +39,16 @@ def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> 
 def batch_candidates(
     conditioning: StationaryConditioning, z: Tensor, count: int, nearest: float, farthest: float, seed: int, step: int
 ) -> Tensor:
-    """z ± δu for max(8, count) orthonormal u (at most d) of large gradient uncertainty and four δ, ``m x d``.
+    """Returns candidates z ± δu, ``m x d``, for orthonormal u of large gradient uncertainty and four distances δ.
 
     Args:
         conditioning: the result of ``covariance_given``.
         z: the iterate, shape ``d``.
-        count: the number of candidates that will be queried.
+        count: the number of candidates that will be queried; there are max(8, ``count``) directions u, at most d.
         nearest: the least δ.
         farthest: the largest δ.
-        seed: seed of the random start of the directions.
-        step: its address.
+        seed: the seed of the directions.
+        step: the address of the directions for this seed.
     """
     u = uncertain_directions(conditioning, z.double(), max(UNCERTAIN, count), seed, step)
     return around(z, torch.linalg.qr(u.mT).Q.mT, nearest, farthest)
@@ -57,21 +57,21 @@ def batch_candidates(
 def most_informative_set(
     conditioning: StationaryConditioning, z: Tensor, candidates: Tensor, noise: float, count: int
 ) -> list[int]:
-    """The indices of candidates chosen greedily so that together they reduce trace cov ∇f(z) most.
+    """Chooses candidates greedily that together reduce trace cov ∇f(z) most, and returns their indices.
 
     With R = cov(f(candidates), ∇f(z)) and V = cov f(candidates), candidate j reduces the trace by ‖Rⱼ‖²/(Vⱼⱼ + s²). The
-    candidate of largest reduction is chosen and conditioned on:
+    candidate of largest reduction is chosen, and the process is conditioned on it:
 
         R ← R − V·ⱼ Rⱼ/(Vⱼⱼ + s²),   V ← V − V·ⱼ Vⱼ·/(Vⱼⱼ + s²).
 
-    O(n² m + n m d + count (m d + m²)) for n points that are conditioned on.
+    The cost is O(n² m + n m d + count (m d + m²)) for a process conditioned on n points.
 
     Args:
         conditioning: the result of ``covariance_given``, with z among its points.
         z: the iterate, shape ``d``.
         candidates: points where f could be queried, ``m x d``.
-        noise: s², in units of o.
-        count: how many to choose; at most m are.
+        noise: the noise variance s², in units of the outputscale.
+        count: the number of candidates to choose, if there are that many.
     """
     points = candidates.double()
     R = conditioning.value_gradient_covariance(points, z[None].double())[:, 0]

@@ -1,4 +1,4 @@
-"""Descent along least-squares gradients of the nearest queries: a baseline for surrogates."""
+"""Descent along a linear fit to the nearest queries, a baseline for ZoRD."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
 WINDOW = 150
-"""The default limit on the number of queries in a fit; ZoRD's window has the same limit."""
+"""The most queries in a fit by default; ZoRD's window has the same limit."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class LinearSurrogate:
     trajectory: Trajectory
 
     def gradient(self, x: Tensor, size: int, ridge: float = 0.0) -> Tensor:
-        """The gradient g of ``LeastSquaresGradient`` at x, shape ``d``; 0 if the ``size`` nearest queries coincide."""
+        """Computes the gradient at x, shape ``d``, from the ``size`` nearest queries; 0 if they all coincide."""
         rows = self.trajectory.nearest(x, size)
         X, y = self.trajectory.X[rows], self.trajectory.y[rows]
         displacements, differences = (X[1:] - X[0]).double(), y[1:] - y[0]
@@ -39,23 +39,23 @@ class LinearSurrogate:
 
 
 class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
-    """ZoRD's loop with a linear fit to the nearest queries instead of a Gaussian process.
+    """Descends along a linear fit to the nearest queries, otherwise like ``ZoRD`` (see ``TrajectoryDescent``).
 
-    With x₁ … xₙ the ``window`` queries nearest to x, x₁ the nearest, it steps along
+    With values y₁ … yₙ at the ``window`` queries x₁ … xₙ nearest to x, x₁ the nearest, it steps along
 
         g = argmin Σᵢ (yᵢ − y₁ − g·(xᵢ − x₁))² + r s²‖g‖²,   s = ‖(xᵢ − x₁)ᵢ‖₂,
 
-    the least-norm minimizer if there are several (r = 0 and n ≤ d), which is ∇f's projection onto the span of the
-    differences for linear f. Queries, initial design, start and update rule: see ``TrajectoryDescent``.
+    where s is the spectral norm of the matrix of differences. If there are several minimizers (r = 0 and n ≤ d), g is
+    the one of least norm.
 
-    **When to use it.** As a baseline, to see what the Gaussian process of ``ZoRD`` adds.
+    **When to use it.** As a baseline, to see the gain from the Gaussian process of ``ZoRD``.
 
-    **Cost.** One query per iteration, O(n²d) time for a fit to n queries, and memory as for ``ZoRD``.
+    **Cost.** One query per iteration, and O(n²d) time for a fit to n queries; memory for all queries.
 
     Args:
-        window: the largest n; None: 3d, at least 10 and at most ZoRD's 150.
-        ridge: r.
-        steps: steps of an iteration, each fitted to the queries nearest to its start.
+        window: the largest n; None: 3d, from 10 to 150.
+        ridge: the weight r of the penalty on ‖g‖².
+        steps: the number of steps in an iteration, each with a new fit.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
 

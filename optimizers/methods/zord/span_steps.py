@@ -1,9 +1,8 @@
-"""Plain gradient steps in coefficients of the queries, at a cost that does not depend on the dimension.
+"""Virtual steps of gradient descent in coefficients of the queries, at a cost that does not depend on the dimension.
 
-As long as the window X₁ … Xₙ stays, gradient descent along ∇μ stays in x₀ + span(Xᵢ − x₀): x = x₀ + Σᵢ aᵢ (Xᵢ − x₀).
-With the Gram matrix G of Xᵢ − x₀, ‖x − Xᵢ‖² = aᵀGa − 2(Ga)ᵢ + Gᵢᵢ. With w = c∘α the gradient is v Σᵢ wᵢ (x − Xᵢ), so
-that a step is a ← a − η v ((Σw) a − w): O(n²). G comes from the window's distances; only the first and the last point
-are computed in R^d.
+While the window X₁ … Xₙ does not change, descent along ∇μ from x₀ stays in the span of the queries: x = x₀ + Σᵢ aᵢ (Xᵢ
+− x₀). With the Gram matrix G of the Xᵢ − x₀, ‖x − Xᵢ‖² = aᵀGa − 2(Ga)ᵢ + Gᵢᵢ. The gradient is ∇μ = v Σᵢ wᵢ (x − Xᵢ)
+with weights w from the kernel, so that a step of size η is a ← a − η v ((Σw) a − w), in O(n²) time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from surrogates.window.uncertainty import UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
 SPAN_PAYS = 2
-"""Steps are taken in coefficients if d is at least this many times the number of queries in the window."""
+"""Steps are made in coefficients if d is at least this many times the number of queries in the window."""
 
 
 def steps_in_span(
@@ -31,18 +30,18 @@ def steps_in_span(
     fixed: bool,
     margin: float,
 ) -> tuple[Tensor, int] | None:
-    """The result of ``virtual_steps``, or None if the steps must be taken in R^d.
+    """Makes virtual steps in coefficients of the queries; see ``virtual_steps`` for the result.
 
-    That is necessary if the rule is not plain gradient descent, the window would move, coefficients are not cheaper
-    than coordinates, ``stop`` needs a covariance in R^d, or a step leaves the margin.
+    Returns None if the steps must be made in R^d: if the rule is not plain gradient descent, the window would change,
+    d is small, ``stop`` needs a covariance in R^d, or a step leaves ``margin``.
 
     Args:
-        surrogate: the surrogate, begun at x.
-        x: x₀, shape ``d``.
-        step_size: η of plain gradient descent; None for another rule.
+        surrogate: the Gaussian process of the queries, begun at x.
+        x: the start x₀, shape ``d``.
+        step_size: η of plain gradient descent; None for another first-order rule.
         stop: the rule that ends the steps.
         most: the largest number of steps.
-        fixed: whether the window stays at x; it also stays if it has all queries.
+        fixed: whether the window remains that of x; a window of all queries cannot change.
         margin: the distance from x₀ within which the prox is the identity.
     """
     fixed = fixed or len(surrogate) <= surrogate.size

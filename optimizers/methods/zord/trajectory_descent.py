@@ -1,4 +1,4 @@
-"""The loop that ZoRD shares with its least-squares baseline: design, history, failures, resets."""
+"""The base class of ZoRD and its least-squares baseline: initial design, history, failed queries and resets."""
 
 from __future__ import annotations
 
@@ -27,20 +27,17 @@ from surrogates.window.local_options import LEAST_DATA
 logger = logging.getLogger(__name__)
 
 MOST_HALVINGS = 4
-"""After more failed iterates in a row than this, points near the start are queried instead."""
+"""If more consecutive iterates than this have failed, points near the iteration's start are queried instead."""
 
 TRIALS = 8
 """The number of points near an iterate that are tried to find one that has not been queried."""
 
 PATIENCE = 2
-"""An iterate is skipped when this many values per pending point have arrived before its own.
-
-If all queries take equally long, at most one value per pending point arrives before it.
-"""
+"""The value of an iterate is awaited until this many other values per pending point have arrived."""
 
 
 class Surrogate(Protocol):
-    """A model that gives gradients, with the trajectory of its queries."""
+    """A model of f that estimates gradients from the queries in its trajectory."""
 
     trajectory: Trajectory
 
@@ -50,21 +47,21 @@ S = TypeVar("S", bound=Surrogate)
 
 @dataclass
 class DescentState(Generic[S]):
-    """The state besides the iterate.
+    """The state without the iterate.
 
     Attributes:
-        rule: the first-order rule, which keeps its moments between iterations.
-        surrogate: the queries so far and what is derived from them.
-        query: the point of the next query if it is not the iterate; shape ``d``.
-        best: the least f + ψ of queries and history.
-        best_point: its point, search coordinates, shape ``d``.
-        without_gain: iterations since ``best`` fell.
+        rule: the first-order rule, which keeps its state between iterations.
+        surrogate: the model, with all queries so far.
+        query: the point of the next query, shape ``d``, if it is not the iterate.
+        best: the least f + ψ of all queries, including the history.
+        best_point: the point of ``best``, search coordinates, shape ``d``.
+        without_gain: the number of iterations since ``best`` last fell.
         step_scale: the present step sizes relative to the initial ones.
-        failed: consecutive iterates at which f failed.
-        steps: number of steps of the last iteration.
-        active: consecutive active queries, which improve the gradient estimate instead of descending.
+        failed: the number of consecutive iterates at which f failed.
+        steps: the number of steps in the last iteration.
+        active: the number of consecutive active queries.
         iterates: the number of iterates so far.
-        others: the number of values of other points since the present iterate was found.
+        others: the number of values at other points that have arrived since the present iterate was computed.
     """
 
     rule: FirstOrder
@@ -82,43 +79,39 @@ class DescentState(Generic[S]):
 
 
 class TrajectoryDescent(Optimizer, Generic[S]):
-    """Descent that queries each iterate and moves along gradients of a surrogate of all queries.
+    """Descends along gradients that a model estimates from all queries; the base class of ``ZoRD``.
 
-    The first batch, ``initial_points`` queries with x0 among them, provides the first gradient. Then each iteration
-    queries f at the iterate, adds the value to the trajectory, and moves by ``_iterate`` from the best point or the
-    last. If f has been queried at the iterate before (∇μ = 0, or a corner of the box), a point at the design's radius
-    from it is queried instead, since a repeated query carries no information. After an iterate at which f failed, the
-    next iteration starts from the best point with half as many steps; after more than ``MOST_HALVINGS`` such failures
-    in a row, points near the best one are queried until one succeeds. (If f fails beyond a surface where its gradient
-    does not vanish, use bounds or a prox.)
+    The first batch is an initial design that includes x0. Then each iteration moves along the model's gradients from
+    the best point (or the last iterate) to a new iterate, and queries f there. If f has been queried at the new iterate
+    before, a point at distance ``radius`` from it is queried instead. After an iterate at which f failed, the next
+    iteration starts from the best point with half as many steps. After more than four such failures in a row, points
+    near the best one are queried until one succeeds. If f fails beyond a known boundary, use bounds or a prox.
 
-    **Several queries at a time.** An iteration may have ``queries_per_step`` queries, and idle workers get one more
-    each (``ask_another``). Besides the iterate, these are the points that are most informative about ∇f at the iterate,
-    given all pending ones (``_informative``). Their values join the trajectory; the iterate's own value also begins the
-    next iteration. An iterate whose value takes too long is skipped (``PATIENCE``): the next iteration begins without
-    it, and it joins the trajectory when it arrives. No point is queried twice while there are others, and the design is
-    completed before an iterate is queried.
+    **Several queries at a time.** With ``queries_per_step`` > 1, and for idle workers, further points are queried
+    besides the iterate: those most informative about ∇f at the iterate, given all pending points. The next iteration
+    begins when the iterate's value has arrived; if this takes too long, it begins without the value. No point is
+    queried twice if there are others, and the initial design is completed before an iterate is queried.
 
-    A method passes a surrogate to ``_begin`` at the end of its ``_start``, and defines ``_iterate`` and
-    ``_informative``.
+    A subclass passes a model to ``_begin`` at the end of its ``_start``, and defines ``_iterate`` and ``_informative``.
 
     Args:
-        initial_points: queries of the initial design; None: 10, or 0 with a history or without x0.
-        design: ``"local"``, normal directions around x0 of the given radius, or ``"latin_hypercube"`` of the box.
-        radius: of the local design (root mean square distance), search units; None: 0.03 of a finite box's
-            mean side, otherwise 0.1.
-        start: where an iteration starts: the best point (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
-        queries_per_step: queries of an iteration, which begins when all are told.
-        reset_after: iterations without gain, not counting active queries, after which the rule is reset (ZoRD's code:
-            10); None: never.
-        step_decay: the factor of the step sizes at each reset; 1 keeps them (ZoRD's code), but then a rule whose steps
-            have constant length, such as Adam, does not come closer to the minimum than about a step.
-        update_rule: factory of the first-order rule.
+        initial_points: the number of queries in the initial design; None: 10, or 0 with a history or without x0.
+        design: ``"local"`` for normally distributed points around x0, or ``"latin_hypercube"`` for the whole box.
+        radius: the root mean square distance of the local design's points from x0, in search coordinates; None: 0.03 of
+            the box's mean side, or 0.1 without a finite box.
+        start: whether an iteration starts from the ``"best"`` point (ZoRD's code) or the ``"last"`` iterate (ZoRD's
+            Alg. 2).
+        queries_per_step: the number of queries in an iteration.
+        reset_after: the number of iterations without improvement, not counting active queries, after which the
+            first-order rule is reset (10 in ZoRD's code); None: never.
+        step_decay: multiplies the step sizes at each reset. With 1 (ZoRD's code), a rule of constant step length, such
+            as Adam, comes no closer to the minimum than about a step.
+        update_rule: makes the first-order rule, a torch optimizer, from a list of parameters.
         **common: see ``Optimizer``. If x0 is given, the first iteration starts there, even with a history.
 
     Raises:
-        ValueError: for options out of range, a history with fewer than two finite values and ``initial_points=0``, or a
-            Latin hypercube without a finite box.
+        ValueError: for an option out of range, for fewer than two finite values in a history with
+            ``initial_points=0``, or for a Latin hypercube without a finite box.
     """
 
     version = 2
@@ -170,7 +163,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     @property
     def surrogate(self) -> S:
-        """The model that gives gradients, in search coordinates."""
+        """The model that estimates gradients, in search coordinates."""
         return self.state.surrogate
 
     @property
@@ -180,7 +173,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
-        """Points of successful queries, including the history, user units, ``n x d``, and f there, shape ``n``."""
+        """The points of successful queries and the history, in user units, ``n x d``, and f at them, shape ``n``."""
         return self._to_user(self.trajectory.X), self.trajectory.y.clone()
 
     def _start(self) -> None:
@@ -206,10 +199,10 @@ class TrajectoryDescent(Optimizer, Generic[S]):
             self._go_on(self._x)
         elif not self._opens:
             known = f"the history has {len(self.trajectory)} finite values, but a gradient needs {LEAST_DATA}"
-            raise ValueError(f"{known}: add values, or pass initial_points")
+            raise ValueError(f"{known}: add values to the history, or pass initial_points")
 
     def restart(self, x: Any) -> None:
-        """See ``Optimizer``; f is queried at x next."""
+        """Moves the iterate to x, where f is queried next (see ``Optimizer``)."""
         super().restart(x)
         self.state.query, self.state.active = None, 0
 

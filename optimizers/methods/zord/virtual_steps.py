@@ -28,16 +28,15 @@ def virtual_steps(
     reselect: bool = True,
     margin: float | None = None,
 ) -> tuple[Tensor, int]:
-    """The point after virtual steps from x, shape ``d``, and their number V (ZoRD, Alg. 2, lines 4 to 6).
+    """Makes virtual steps from x along the mean gradient ∇μ of a Gaussian process (ZoRD, Alg. 2, lines 4 to 6).
 
-    A step is z ← prox(rule(z, ∇μ(z))), with the mean gradient ∇μ in f's units given the queries nearest to z. The first
-    step is always taken; further ones as long as ``stop`` allows it at the point reached (Sec. 3.2), at most ``most``
-    in all. A step that is not finite ends them. Steps of a plain ``torch.optim.SGD`` that no prox affects are taken in
-    coefficients of the queries if the window is fixed and smaller than d/2: the same points up to rounding, at a cost
-    that does not depend on d.
+    A step is z ← prox(rule(z, ∇μ(z))), where ∇μ is conditioned on the queries nearest to z. The first step is always
+    made. The steps end when ``stop`` forbids another one at the point reached (Sec. 3.2), after ``most`` steps, or at a
+    step that is not finite. Steps of plain ``torch.optim.SGD`` take a time that does not depend on d, if no prox
+    affects them and the window is fixed and small (``steps_in_span``).
 
     Args:
-        surrogate: the Gaussian process of the queries; its iteration begins at x.
+        surrogate: the Gaussian process of the queries.
         x: the start, shape ``d``, search coordinates.
         rule: the first-order rule, which keeps its state.
         prox: ``prox(z, step_size)``, applied after every step.
@@ -45,6 +44,9 @@ def virtual_steps(
         most: the largest number of steps, at least 1.
         reselect: whether the queries nearest to z are selected anew at every step, or only at x.
         margin: the distance from x within which ``prox`` is the identity; None: unknown.
+
+    Returns:
+        The point reached, shape ``d``, and the number V of steps.
     """
     surrogate.begin(x)
     if margin is not None:

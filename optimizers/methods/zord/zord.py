@@ -1,4 +1,4 @@
-"""ZoRD: descent along gradients of a Gaussian process conditioned on the trajectory of queries.
+"""ZoRD: descent along the mean gradient of a Gaussian process that is conditioned on all queries.
 
 References:
     ZoRD: Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023, Alg. 2,
@@ -28,75 +28,68 @@ from surrogates.window.uncertainty import Uncertainty, UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
 LENGTHSCALES = (0.04, 4.0)
-"""Bounds of a fitted lengthscale, in search widths times √d: from 0.4 √d in [0, 10]^d."""
+"""The bounds of a fitted lengthscale, in units of √d times the width of the box."""
 
 MOST_ACTIVE = 5
-"""The largest number of active queries in a row."""
+"""The largest number of consecutive active queries."""
 
 
 class ZoRD(TrajectoryDescent[WindowSurrogate]):
     """Zeroth-order optimization with trajectory-informed derivative estimation (Shu et al., ICLR 2023, Alg. 2).
 
-    An iteration of Alg. 2, with the derived GP of all queries so far:
+    An iteration descends along the mean gradient ∇μ of a Gaussian process of all queries, and then queries f once:
 
-    - line 3: it starts at x, the last iterate x_{t−1} in the paper, the best point by default (``start``);
-    - lines 4 to 6, ``virtual_steps``: z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP conditioned on the
-      ``window`` queries nearest to z. The first step is always taken; further ones as long as the rule ``uncertainty``
-      allows them at z (``UncertaintyRule``), at most ``max_virtual_steps``;
-    - lines 7 and 8: f is queried at z, one query per iteration, and the value joins the trajectory.
+    - line 3 of Alg. 2: it starts from the best point or, with ``start="last"`` as in the paper, the last iterate;
+    - lines 4 to 6: it makes virtual steps z ← prox(rule(z, ∇μ(z))), where ∇μ is conditioned on the ``window`` queries
+      nearest to z. The first step is always made; further steps, up to ``max_virtual_steps``, are made as long as the
+      rule ``uncertainty`` allows them at z (``UncertaintyRule``);
+    - lines 7 and 8: it queries f at z, and adds the value to the trajectory.
 
-    The GP (``WindowSurrogate``) has an isotropic Matern 5/2 kernel and standardises the values of each window. Without
-    a given ``lengthscale``, the lengthscale ℓ, outputscale and noise maximize the window's marginal likelihood every
-    ``refit_every`` queries, with ℓ between 0.04 √d and 4 √d search widths (the width of the box, or ten times the
-    design's radius without one); the lower bound falls in proportion when the window is narrower than the design. A
-    given ℓ may depend on the cap: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is below ZoRD's c = 0.35, so that only the
-    cap ends the steps.
+    **Model.** The process (``WindowSurrogate``) has an isotropic Matern 5/2 kernel and standardises the values of each
+    window. If ``lengthscale`` is None, lengthscale ℓ, outputscale and noise maximize the window's marginal likelihood
+    every ``refit_every`` queries, with ℓ between 0.04 √d and 4 √d times the width of the box (without a finite box: ten
+    times ``radius``). The lower bound falls in proportion when the window is narrower than the initial design. With a
+    given ℓ ≥ 2.2 and outputscale 1, the prior's variance 5/(3ℓ²) is below ZoRD's threshold 0.35, so that only
+    ``max_virtual_steps`` ends the steps.
 
-    **Where the paper is silent.** With one observation ∇μ(x₀) = 0, so that Alg. 2 cannot start; here it begins with an
-    initial design of counted queries or a given history. The rule's state is kept between iterations and reset after 10
-    iterations without gain, as in the authors' code. Thresholds are in standardised units.
+    **Differences from the paper.** With one query ∇μ = 0, so that Alg. 2 cannot start; here a run begins with an
+    initial design of counted queries, or with a history. As in the authors' code, iterations start from the best point,
+    and the state of the first-order rule is kept between iterations and reset after 10 iterations without improvement.
+    At a reset the step sizes are also halved. The number of virtual steps is limited. Thresholds are in standardised
+    units. The default ``uncertainty`` is ``"kept_information"``, because the paper's spectral norm cannot fall in more
+    dimensions than queries.
 
-    **Where we differ.** Iterations start at the best point, as in the authors' code; line 3 has x_{t−1}. Virtual steps
-    have a cap, unlike in Sec. 3.2. The step sizes are halved at a reset (``step_decay``), because steps of constant
-    length, such as Adam's, would not reach the minimum. The default ``uncertainty`` is ``"kept_information"``, because
-    the spectral norm cannot fall in more dimensions than queries. ``active="gated"`` spends queries on ∇f(x) as long as
-    one is expected to gain more than a step (``gainful_query``), at most five in a row, along eight directions of large
-    gradient uncertainty and at four distances from the design's radius to ℓ/2. The experiment ``beyond-zord`` shows the
-    effect of both.
+    **Active queries** (``active="gated"``) improve the estimate of ∇f(x) as long as a query is expected to gain more
+    than a step (``gainful_query``), at most five in a row. They are chosen along eight directions of large gradient
+    uncertainty, at four distances from ``radius`` to ℓ/2. The experiment ``beyond-zord`` shows the effect.
 
-    **Several queries at a time.** Beside an iterate z (with ``queries_per_step`` or idle workers) f is queried where it
-    is expected to reduce the trace of ∇f(z)'s covariance most, given the window and all pending points
-    (``informative_batch``): at z ± δu for eight or more orthonormal directions u of large gradient uncertainty and the
-    same four distances δ. The experiment ``beyond-parallel`` compares q queries at a time with one, and with random
-    points.
+    **Several queries at a time.** With ``queries_per_step`` > 1, and for idle workers, f is also queried at points z ±
+    δu that together reduce trace cov ∇f(z) most, given all pending points. The directions u are orthonormal and of
+    large gradient uncertainty, and δ has the same four values. The experiment ``beyond-parallel`` shows the effect.
 
-    The window's small algebra, the prox and the update rule run on one thread, without changing torch's setting
-    (``surrogates.threads``).
-
-    Memory for N queries is at most 3 N d numbers (storage is doubled when full) and four windows; saving a state takes
-    N d more, and so does restoring it.
+    Memory for N queries is at most 3 N d numbers and four windows; saving or restoring a state takes N d more.
 
     Example::
 
         minimize(f, x0, "zord", bounds=bounds, max_queries=200)
         ZoRD(x0, bounds=bounds, max_queries=200, lengthscale=3.0, uncertainty="spectral_norm")   # the paper's rule
 
-    **When to use it.** For 10 to 100 variables and a few hundred queries, with ``active="gated"``: on curved,
-    ill-conditioned or noisy functions, and where f fails beyond a curved boundary. Also for thousands of variables, and
-    to repeat the paper. Otherwise the default method ends lower (experiment ``problems-bbob``).
+    **When to use it.** For 10 to 100 variables and a few hundred queries, with ``active="gated"``, on curved,
+    ill-conditioned or noisy functions, or if f fails beyond a curved boundary. Also for thousands of variables, and to
+    repeat the paper. Otherwise the default method reaches lower values (experiment ``problems-bbob``).
 
-    **Cost.** One query per iteration, or more with active queries. With n queries in the window, a virtual step takes
-    O(n² + nd) time, selecting the window O(Nd), and a fit O(n³ + n²d).
+    **Cost.** One query per iteration, or more with active queries. With n queries in the window and N in all, a virtual
+    step takes O(n² + nd) time, the selection of a window O(Nd), and a fit O(n³ + n²d).
 
     Args:
-        uncertainty: the measure that ends virtual steps, see ``UncertaintyRule``.
-        threshold: its threshold; None: the measure's default.
-        max_virtual_steps: the largest number of virtual steps of an iteration.
-        lengthscale, window, nugget, noise: options of the GP, see ``LocalSurrogateOptions``. If ``lengthscale`` is
-            None, it is fitted.
-        refit_every: queries between fits.
+        uncertainty: the measure of uncertainty that ends virtual steps, a name of ``UncertaintyRule``.
+        threshold: the threshold of the measure; None: the measure's default.
+        max_virtual_steps: the largest number of virtual steps in an iteration.
+        lengthscale, window, nugget, noise: options of the Gaussian process, see ``LocalSurrogateOptions``. If
+            ``lengthscale`` is None, it is fitted.
+        refit_every: the number of queries from one fit to the next.
         reselect: whether the nearest queries are selected anew at every virtual step, or only at the first.
-        active: ``"gated"`` or None.
+        active: ``"gated"`` for active queries, or None.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
 
@@ -221,15 +214,15 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         return Estimate(points[least], float(means[least]), float(stds[least]))
 
     def model(self) -> DerivedGP:
-        """The surrogate around the current iterate as a new ``DerivedGP`` in user units, e.g. for acquisitions.
+        """Returns the model of f around the current iterate as a new ``DerivedGP`` in user units.
 
-        It models f, which is minimized, from the nearest ``window`` queries.
+        It is conditioned on the ``window`` queries nearest to the iterate.
 
         Raises:
             RuntimeError: before two queries have succeeded.
         """
         if len(self.trajectory) < LEAST_DATA:
-            raise RuntimeError(f"a model needs two successful queries, there are {len(self.trajectory)}")
+            raise RuntimeError(f"a model needs two successful queries, but {len(self.trajectory)} succeeded so far")
         box = self.domain
         units = None if box is None or box.unit is None else (box.origin, box.unit)
         return self.surrogate.model(self._x, units)
