@@ -40,7 +40,7 @@ class UnitBox:
             ValueError: if there are no bounds, if a bound is infinite, or if no coordinate is free.
         """
         if domain is None:
-            raise ValueError(f"{method} needs finite bounds for every variable, got none: pass bounds=...")
+            raise ValueError(f"{method} needs bounds, finite for every variable: pass bounds=[(lower, upper), ...]")
         lower, upper = domain.search_lower, domain.search_upper
         infinite = ~(torch.isfinite(lower) & torch.isfinite(upper))
         if bool(infinite.any()):
@@ -48,7 +48,7 @@ class UnitBox:
             raise ValueError(f"{method} needs finite bounds, but a bound of variable {j} is infinite")
         free = (upper > lower).nonzero().flatten()
         if free.numel() == 0:
-            raise ValueError(f"{method} has nothing to search: the lower bound of every variable is its upper bound")
+            raise ValueError(f"{method} has nothing to search: all lower bounds equal the upper bounds")
         return cls(lower, upper, free)
 
     @property

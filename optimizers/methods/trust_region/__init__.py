@@ -1,1 +1,1 @@
-"""A trust-region method on a Gaussian process that is pinned at the best point."""
+"""The default method: a trust region with a Gaussian process that is pinned at the best point."""

@@ -1,8 +1,8 @@
-"""The constraints of a trust-region run: their values at queries, the price of a violation, and their models.
+"""The constraints of a trust-region run: their values, their models, and the price of a violation.
 
-Each constraint that is evaluated with f has a pinned Gaussian process over the same queries as f. By default all share
-their hyper-parameters, so that one Cholesky factor is enough. The run minimizes the merit f + ν max(0, maxᵢ gᵢ), in
-which each constraint g ≤ 0 is divided by its slope. A violation is then a distance, and all share one price ν.
+The run minimizes the merit f + ν max(0, maxᵢ gᵢ). Each constraint gᵢ ≤ 0 is divided by its slope, so that a violation
+is a distance and one price ν suffices. Each constraint that is evaluated with f has a pinned Gaussian process over the
+same queries as f. By default all processes share hyper-parameters and one Cholesky factor.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from surrogates.pinned.engine import Conditioned, PinnedData, ShapeSearch
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 SLIGHT = 1e-12
-"""A violation of a constraint with ``keep_feasible`` up to this share of its values is a rounding error."""
+"""A violation of a constraint with ``keep_feasible`` up to this fraction of its values is a rounding error."""
 
 HALVINGS = 40
-"""The number of bisections between a point that satisfies these constraints and one that violates them."""
+"""The number of bisections between a feasible center and an infeasible point."""
 
 
 class ConstraintModels:
-    """Keeps the values of a run's constraints, and computes merits, prices and models from them.
+    """Computes merits, prices and models of the constraints from their values at the queries.
 
     Args:
         known: the constraints.
-        box: the free variables.
+        box: the box of the free variables.
         rule: the options.
         prior: the constants of the pinned kernel.
     """
@@ -47,23 +47,23 @@ class ConstraintModels:
         self.known, self.rule, self.box, self._prior = known, rule, box, prior
 
     def sides(self, data: ConstraintData) -> Sides:
-        """The rows of all constraints."""
+        """Returns the one-sided constraints g ≤ 0 into which all constraints are split."""
         return self.known.sides(tuple(data.sizes))
 
     def told(
         self, data: ConstraintData, asked: Tensor, rows: Tensor, sizes: Sequence[int] | None
     ) -> tuple[ConstraintData, Tensor, Tensor]:
-        """Adds the values of queries.
+        """Adds the constraints' values at new queries.
 
         Args:
-            data: the values so far.
-            asked: the queries, ``q x d_free``.
-            rows: (f, c) of each, ``q x 1 + m_evaluated``, NaN where a value is missing.
+            data: the values at earlier queries.
+            asked: the new queries, ``q x d_free``.
+            rows: (f, c) at each new query, ``q x 1 + m_evaluated``; NaN where a value is missing.
             sizes: the number of components of each evaluated constraint; None if all queries have failed so far.
 
         Returns:
-            All values; f, shape ``q``, NaN for a failed query; and whether a query failed because a constraint is
-            violated, so that f is not defined there, shape ``q``.
+            The values at all queries; f at the new ones, shape ``q``, NaN for a failed query; and whether a new query
+            failed at a point that violates a constraint, shape ``q``.
         """
         rows = rows.double().cpu().reshape(len(asked), -1)
         if sizes is None:
@@ -89,7 +89,7 @@ class ConstraintModels:
         return self.box.user(points).double().cpu().numpy()
 
     def merits(self, data: ConstraintData, f: Tensor, numbers: Tensor) -> Tensor:
-        """Computes f + ν max(0, max g) at the queries with the given indices, shape ``n``; ``f`` has f there."""
+        """Computes the merits f + ν max(0, max g), shape ``n``, from the indices of queries and f at these queries."""
         if not len(numbers):
             return f
         rows = self._rows(data, data.values[numbers].numpy())
@@ -102,7 +102,7 @@ class ConstraintModels:
         return rows
 
     def prepare(self, state: TrustRegionState, near: Tensor, center: int) -> None:
-        """Sets the slopes of the constraints from the queries near a center, and the first price of a run."""
+        """Computes the slopes of the constraints from the queries near a center, and the first price of a run."""
         data, queries = self._data(state), state.data
         if not len(near):
             data.slopes = torch.ones(data.values.shape[1], dtype=torch.float64)
@@ -118,7 +118,7 @@ class ConstraintModels:
             data.price = self.rule.first * rate or 1.0
 
     def widen(self, state: TrustRegionState, center: int) -> None:
-        """Raises Δ if a new price, and not the last query, makes another query the center."""
+        """Raises Δ if the center moves to an earlier query because the price has changed."""
         run, points, old = state.run, state.data.points, state.run.center_index
         if not run.run_start <= old < len(points) - 1 or center in (old, len(points) - 1):
             return
@@ -140,19 +140,19 @@ class ConstraintModels:
         numbers: Tensor,
         center: int,
     ) -> Hyperparameters:
-        """Fits the hyper-parameters of f and the constraints, and returns those of f.
+        """Fits the hyper-parameters of f and the constraints, and returns the hyper-parameters of f.
 
-        If they are shared, f counts in their likelihood as much as all constraints together. Otherwise each function is
-        fitted alone.
+        Shared hyper-parameters maximize a joint likelihood, in which f has the weight of all constraints together. With
+        ``ConstraintRule.own``, each function is fitted separately.
 
         Args:
-            state: the state, whose ``own`` changes.
-            f: f at the queries.
-            search: the search.
-            start: the hyper-parameters to begin with, or None.
+            state: the state, in which the constraints' own hyper-parameters are stored.
+            f: the values of f at the queries.
+            search: the search for the best hyper-parameters.
+            start: the initial hyper-parameters, or None.
             noisy: whether values have noise; None: the evidence decides.
-            numbers: the queries' numbers.
-            center: the center's number.
+            numbers: the indices of the queries.
+            center: the index of the center.
         """
         Y, data = self._differences(state, numbers, center), self._data(state)
         m, one = Y.shape[1], torch.ones(1, dtype=torch.float64)
@@ -172,13 +172,13 @@ class ConstraintModels:
         return data.values[numbers, :evaluated] - data.values[center, :evaluated]
 
     def model(self, state: TrustRegionState, f: RegionModel, numbers: Tensor, center: int) -> ConstrainedModel:
-        """The models of f and of all constraints about a query.
+        """Builds the joint model of f and all constraints about a center.
 
         Args:
-            state: the state.
-            f: the model of f, whose factor the constraints share.
-            numbers: the queries' numbers.
-            center: the center's number.
+            state: the state, with the constraints' values.
+            f: the model of f, whose Cholesky factor the constraints share.
+            numbers: the indices of the queries.
+            center: the index of the center.
         """
         data, at, values = self._data(state), state.data.points[center], state.data.values / f.unit
         heights = values[numbers] - values[center]
@@ -219,7 +219,7 @@ class ConstraintModels:
         return parts
 
     def pulled(self, center: Tensor, points: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Moves points toward a center that satisfies the constraints with ``keep_feasible`` until they do too."""
+        """Moves points toward a feasible center until all constraints with ``keep_feasible`` hold at them."""
         if not any(group.keep_feasible for group in self.known.known):
             return points
 
@@ -240,12 +240,12 @@ class ConstraintModels:
         sizes = self.known.sizes_given or (1,) * len(self.known.evaluated)
         if worst := self.breach(center, sizes):
             raise ValueError(
-                f"x0 violates a constraint with keep_feasible=True by {worst:g}: give an x0 that satisfies it, or "
+                f"x0 violates a constraint with keep_feasible=True by {worst:g}: pass an x0 that satisfies it, or set "
                 "keep_feasible=False"
             )
 
     def breach(self, point: Tensor, sizes: Sequence[int]) -> float:
-        """The largest violation of a known constraint with ``keep_feasible``; 0 if it is a rounding error."""
+        """Computes the largest violation of the known constraints with ``keep_feasible``; 0 for a rounding error."""
         of = tuple(sizes)
         c = np.concatenate([np.zeros(sum(of)), self.known.known_values(self.user(point[None]))[0]])
         violations = self.known.sides(of).violations(c)

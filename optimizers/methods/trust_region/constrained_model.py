@@ -1,4 +1,4 @@
-"""The models of f and the constraints about a center: steps to a low merit, multipliers and geometry queries."""
+"""The joint model of f and the constraints about a center, and the steps and multipliers computed from it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from optimizers.subproblems.region import Region
 from surrogates.pinned.columns import ColumnsModel
 
 GRAINS = 1e-15
-"""Predicted decreases below this fraction of the largest difference of values are rounding errors."""
+"""A predicted decrease below this fraction of the largest difference of values is a rounding error."""
 
 
 class ConstrainedModel:
-    """The models of f and of the constraints about a center, in f's units and in units of length.
+    """The joint model of f, in f's units, and of the constraints, as distances, about a center.
 
     Args:
         known: the constraints.
-        box: the free variables.
+        box: the box of the free variables.
         rule: the options.
         f: the model of f.
-        data: the constraints' values and the price, which ``step`` updates.
-        parts: the models, each with the columns of its functions: 0 for f, and then the evaluated constraints.
-        center: shape ``d_free``.
+        data: the constraints' values and the price; ``step`` updates the price.
+        parts: the models, each with the indices of its functions: 0 for f, 1, 2, … for the evaluated constraints.
+        center: the center, shape ``d_free``.
         c: the constraints' values at the center, shape ``m``.
     """
 
@@ -62,7 +62,7 @@ class ConstrainedModel:
         self._last: tuple[np.ndarray, float] = (np.zeros(len(center)), 0.0)
 
     def expected_at(self, s: np.ndarray) -> tuple[float, np.ndarray]:
-        """f minus its value at the center, in its unit, and the constraints, shape ``m``, expected at a step."""
+        """Predicts f at a step minus f at the center, in the model's unit, and the constraints, shape ``m``."""
         means, v = np.empty(1 + self._evaluated), self._map @ s
         for columns, model in self._parts:
             means[columns] = model.means(v)
@@ -81,7 +81,7 @@ class ConstrainedModel:
         return slopes
 
     def values(self, s: np.ndarray) -> Values:
-        """f minus its value at the center, in f's units, and the rows of the constraints in units of length."""
+        """Predicts f at a step minus f at the center, in f's units, and the one-sided constraints as distances."""
         f, c = self.expected_at(s)
         rows = self.sides.rows(c) / self._units
         if self.rule.deviations:
@@ -90,7 +90,7 @@ class ConstrainedModel:
         return Values(self._unit * f, rows)
 
     def slopes(self, s: np.ndarray) -> Slopes:
-        """The gradients of ``values``."""
+        """Computes the gradients of ``values`` at a step."""
         v = self._map @ s
         gradients = np.empty((1 + self._evaluated, len(v)))
         for columns, model in self._parts:
@@ -111,7 +111,7 @@ class ConstrainedModel:
             yield inside, self.rule.deviations * self._deviations[1 + columns[inside]] / self._units[inside], model
 
     def means(self) -> np.ndarray:
-        """The means of f, in its unit, and of the evaluated constraints at the queries, relative to the center."""
+        """Computes the posterior means of f and the evaluated constraints at the queries, minus those at the center."""
         n = min(len(model.means_at_data()) for _, model in self._parts)
         at = np.empty((n, 1 + self._evaluated))
         for columns, model in self._parts:
@@ -119,33 +119,33 @@ class ConstrainedModel:
         return at
 
     def merits(self, observed: Tensor) -> Tensor:
-        """The expected merits at the model's queries minus the merit at the center, shape ``n``.
+        """Computes the expected merits at the model's queries minus the expected merit at the center, shape ``n``.
 
         Args:
-            observed: the constraints' values there, ``n x m``; those of known constraints are used as they are.
+            observed: the constraints' values at the queries, ``n x m``, from which known constraints are taken.
         """
         rows = self.sides.rows(self.expected(observed)) / self._units
         worst = rows.max(axis=1, initial=0.0)
         return torch.from_numpy(self._unit * self.means()[:, 0] + self._data.price * (worst[:-1] - worst[-1]))
 
     def expected(self, observed: Tensor) -> np.ndarray:
-        """The constraints expected at the model's queries and, last, at the center, ``n + 1 x m``; see ``merits``."""
+        """Predicts the constraints at the model's queries and, last, at the center, ``n + 1 x m``; see ``merits``."""
         evaluated = self._c[: self._evaluated] + self.means()[:, 1:]
         at_queries = np.concatenate([evaluated, observed[:, self._evaluated :].numpy()], axis=1)
         return np.vstack([at_queries, self._c])
 
     @property
     def noisy(self) -> bool:
-        """Whether a model has noise."""
+        """Whether the model of f or of a constraint has noise."""
         return any(model.noise > 0.0 for _, model in self._parts)
 
     def rise(self, s: np.ndarray) -> float:
-        """The merit expected at a step minus the merit at the center."""
+        """Predicts the merit at a step minus the merit at the center."""
         price = self._data.price
         return self.values(s).merit(price) - self.values(np.zeros(len(s))).merit(price)
 
     def hessian(self) -> Tensor:
-        """The Hessian of the Lagrangian at the center for the last multipliers, in f's unit, ``d + 1 x d + 1``."""
+        """Computes the Hessian of the Lagrangian at the center for the last step's multipliers, ``d + 1 x d + 1``."""
         weights = np.zeros(len(self.sides.lower))
         if len(self._data.multipliers) == len(self.sides.columns):
             np.add.at(weights, self.sides.columns, self._data.multipliers.numpy() * self.sides.signs / self._units)
@@ -156,9 +156,9 @@ class ConstrainedModel:
         return found
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """Finds a step to a low merit in a region, shape ``d``, and the expected change of the merit.
+        """Finds a step to a low merit in a region, shape ``d``, and predicts the change of the merit.
 
-        It updates the price, which must exceed the sum of the multipliers and falls when they fall.
+        The step's multipliers update the price, which must exceed their sum.
         """
         data, delta = self._data, region.delta
         zero, hessian = np.zeros(len(self._center)), self.hessian()[:-1, :-1].numpy() * self._unit
@@ -184,13 +184,15 @@ class ConstrainedModel:
         return torch.from_numpy(s), -fall
 
     def multipliers(self, points: Tensor, slack: np.ndarray) -> np.ndarray:
-        """The multiplier of each constraint at the center, shape ``m``: ∇f + Σ λⱼ∇cⱼ = 0 where no bound is active.
+        """Computes the multiplier λⱼ of each constraint at the center, shape ``m``, in units of f over units of cⱼ.
 
-        It is at most 0 at a lower bound and at least 0 at an upper one, in units of f over those of the constraint.
+        They solve ∇f + Σ λⱼ∇cⱼ = 0 if no bound of a variable is active, with λⱼ ≤ 0 at a constraint's lower bound and
+        λⱼ ≥ 0 at its upper bound.
 
         Args:
-            points: the model's queries, ``n x d_free``; their distances say how near to 0 a constraint binds.
-            slack: a constraint within this distance of its bound binds too, shape ``m``.
+            points: the model's queries, ``n x d_free``; their distances determine how near to its bound a constraint is
+                active.
+            slack: the distance from its bound within which each constraint is active in any case, shape ``m``.
         """
         zero, box = np.zeros(len(self._center)), self._box
         distances = torch.linalg.vector_norm(points - self._center, dim=1).sort().values
@@ -224,10 +226,10 @@ class ConstrainedModel:
         data.price = min(max(*data.wanted, data.prices[0]), 10.0 * data.price, data.prices[1])
 
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
-        """The rule's unit vector, shape ``d``, away from the plane; None where the merit's slope is known well enough.
+        """Returns the direction of a geometry-improving query, shape ``d``; None if the merit's slope is known enough.
 
-        All functions have the same covariance up to a factor, so the merit's covariance is a multiple of f's. The slope
-        of the merit is assumed to lie along the step; its size is the merit's decrease divided by the step's length.
+        The covariance of the merit's slope is approximated by a multiple of the covariance of ∇f. The slope itself is
+        assumed to lie along the step, with the size of the predicted decrease divided by the step's length.
         """
         s, fall = self._last
         square, d, f = float(s @ s), len(s), self._f

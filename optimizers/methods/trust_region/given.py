@@ -1,4 +1,4 @@
-"""Adds evaluations from outside to the data of a trust-region run, and begins a run with them."""
+"""Adds a history, or values of points that were not asked for, to a trust-region run, and begins a run with them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from optimizers.methods.trust_region.plans import Design, Plan
 from optimizers.methods.trust_region.state import TrustRegionState
 
 REFITS = 2
-"""The number of fits before the first step of a run with a history; each begins with the metric of the previous one."""
+"""The number of fits before the first step of a run with a history, each with the metric of the previous fit."""
 
 NEAREST = 4
-"""The first Δ of a run with a history is the distance from the center to its nearest evaluation of this rank."""
+"""With a history, the first Δ is the distance from the center to its ``NEAREST``-th nearest evaluation."""
 
 
 def add_evaluations(
@@ -30,18 +30,21 @@ def add_evaluations(
     sizes: Sequence[int] | None,
     weights: Tensor | None,
 ) -> None:
-    """Adds evaluations from outside to the data of a run.
+    """Adds given evaluations to the data of a run.
 
-    A point may become the center unless it is outside the box or violates a known constraint with ``keep_feasible``.
-    Points that may not are stored before all others. If one point has different values, values are noisy.
+    A point outside the box, or one that violates a known constraint with ``keep_feasible``, cannot become the center;
+    such points are stored first. If one point has two different values, values are treated as noisy.
 
     Args:
-        models: the builder of models.
+        models: the model builder.
         state: the state, which is modified.
-        points: the points, ``q x d_free``.
-        values: f at them, shape ``q``, or rows (f, c), NaN where the evaluation failed.
-        sizes: the numbers of components of the evaluated constraints.
-        weights: the noise variance of each value relative to the run's, shape ``q``; None: all 1.
+        points: the evaluated points, ``q x d_free``.
+        values: f at the points, shape ``q``, or rows (f, c); NaN where the evaluation failed.
+        sizes: the number of components of each evaluated constraint.
+        weights: the noise variance of each value relative to the run's noise variance, shape ``q``; None: 1.
+
+    Raises:
+        ValueError: if a point has two different values although ``noise`` is 0.
     """
     box, run, explained = models.box, state.run, torch.zeros(len(points), dtype=torch.bool)
     allowed = ((points >= box.lower) & (points <= box.upper)).all(dim=1)
@@ -81,7 +84,7 @@ def _compare_repeated(models: ModelBuilder, state: TrustRegionState) -> None:
     gaps = (rows - rows[first]).abs()
     run.noisy = bool((gaps > 0.0).any())
     if run.noisy and models.noise == 0.0:
-        raise ValueError("noise=0 says that values are exact, but a point was given with two different values")
+        raise ValueError("a point was given with two different values, but noise=0 says that values are exact")
     run.smoothing = models.rules.noise.smooths(run.noisy)
     if run.noisy:
         run.repeated_gap = float(gaps[:, 0].max())
@@ -94,9 +97,9 @@ def _compare_repeated(models: ModelBuilder, state: TrustRegionState) -> None:
 
 
 def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
-    """Moves the center to an evaluation, and sets Δ and ρ to the distance of its ``NEAREST``-th nearest evaluation.
+    """Moves the center to an evaluation; sets Δ and ρ to the distance of its ``NEAREST``-th nearest evaluation.
 
-    If an earlier run ended there, its last queries lie about Δ from its center.
+    If the evaluations come from an earlier run, this is about its last Δ.
     """
     data, run = state.data, state.run
     state.center_at(center)
@@ -108,13 +111,15 @@ def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
 
 
 def begin(planner: Planner, state: TrustRegionState, center: int, x0: Tensor) -> Plan:
-    """Begins a run at the best evaluation, and plans the missing points of its design or, if there are none, a step.
+    """Begins a run at the best given evaluation, and plans its first batch.
+
+    The batch has x0, if it was not evaluated, and the points that are missing for a design; without any, it is a step.
 
     Args:
         planner: the planner.
         state: the state with the evaluations, which is modified.
         center: the index of the best evaluation.
-        x0: the initial point, shape ``d_free``, which is queried if it is not among the evaluations.
+        x0: the initial point, shape ``d_free``.
     """
     run, data, models = state.run, state.data, planner.models
     run.run_start = data.outside

@@ -1,4 +1,4 @@
-"""Steps to points with whole numbers in the integer variables, which the model treats as continuous."""
+"""Computes steps to lattice points, which have whole numbers in the integer variables."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.subproblems.region import Region
 
 MOVES = 3
-"""The largest number of moves of a local search, for each integer variable."""
+"""The largest number of moves in a local search is this number times the number of integer variables."""
 
 PAIRS, BEST = 1000, 50
-"""The most pairs of moves that ``improvement`` considers, and the number of steps of lowest mean that it returns."""
+"""The most pairs of moves in ``improvement``, and the number of steps of lowest mean that it returns."""
 
 FLAT = 1e-8
-"""There is no Newton step if the least eigenvalue of the Hessian is at most this fraction of the largest."""
+"""No Newton step is made if the Hessian's least eigenvalue is at most this fraction of its largest."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """The points with whole numbers in the integer variables near a center, as steps from it.
+    """The lattice points near a center, as steps from the center.
+
+    A lattice point has whole numbers in the integer variables. A *move* is a step that changes integer variables only.
 
     Attributes:
-        model: the model about the center.
-        box: the box.
-        center: shape ``d_free``.
+        model: the model about the center, which treats integers as continuous.
+        box: the box of the free variables.
+        center: the center, shape ``d_free``.
         region: the trust region.
     """
 
@@ -40,14 +42,14 @@ class Lattice:
 
     @cached_property
     def spacing(self) -> Tensor:
-        """The distances of neighbouring integers, shape ``d_free``."""
+        """The distance between neighbouring values of each integer variable, shape ``d_free``."""
         return self.box.spacing(self.center)
 
     def allowed(self, moves: Tensor) -> Tensor:
-        """Which moves of integers, ``n x d_free``, are allowed, shape ``n``.
+        """Decides which moves, ``n x d_free``, are allowed, shape ``n``.
 
-        A move is allowed if the cell of its values (half a unit on both sides) meets the ball, or if it changes only
-        one integer, by 1. It may not cross the plane that separates failed queries.
+        A move must not cross the plane that separates failed queries. It must change a single integer by 1, or the cell
+        around its end (half a unit on all sides) must meet the trust region's ball.
         """
         inside = torch.linalg.vector_norm((moves.abs() - 0.5 * self.spacing).clamp_min(0.0), dim=-1)
         single = ((moves != 0.0).sum(-1) == 1) & (moves.abs() <= 1.5 * self.spacing).all(-1)
@@ -56,15 +58,15 @@ class Lattice:
         return ((inside <= self.region.delta) | single) & before | ~moves.any(-1)
 
     def near(self, moves: Tensor) -> Tensor:
-        """The allowed moves that differ from a given one, shape ``d_free``, by 1 in one integer, ``n x d_free``."""
+        """Returns the allowed moves, ``n x d_free``, that differ from a given move by 1 in one integer."""
         found = torch.where(self.box.integers, self.box.neighbours(self.center + moves) - self.center, 0.0)
         return found[self.allowed(found)]
 
     def steps(self, moves: Tensor, step: Tensor) -> Tensor:
-        """Steps that change the integers by the given moves, ``n x d_free``.
+        """Completes moves, ``n x d_free``, to steps by choosing the continuous variables.
 
-        The continuous variables begin at their values in ``step`` and are optimized by a Newton step: they change by
-        −H_cc⁻¹H_ci times the change of the integers. With constraints, they do not change.
+        These change from their values in ``step`` by a Newton step, −H_cc⁻¹H_ci times the change of the integers. With
+        constraints or a prox, they keep their values in ``step``.
         """
         whole, d = self.box.integers, len(step)
         rest = torch.where(whole, 0.0, step).expand(moves.shape)
@@ -79,11 +81,11 @@ class Lattice:
         return torch.where(whole, moves, torch.clamp(rest, self.region.lower, self.region.upper))
 
     def step(self, newton: int) -> tuple[Tensor, float]:
-        """Finds a step to a low mean, shape ``d_free``, and the mean there in f's units.
+        """Finds a step to a low posterior mean, shape ``d_free``, and the mean at its end in f's units.
 
-        The step to the least mean, with all variables taken as continuous, is rounded. A local search then changes one
-        integer at a time by 1, as long as the mean falls. Finally the continuous variables are optimized with the
-        integers fixed, once at the values found and once at the center's, and the better step is taken.
+        First the step to the least mean with all variables continuous is rounded. Then a local search changes one
+        integer at a time by 1, as long as the mean falls. Finally the continuous variables are optimized, once with the
+        integers found and once with the center's integers, and the better step is returned.
         """
         found, whole = self.model.composite or self.model.region, self.box.integers
         step, mean = found.step(self.region, newton)
@@ -118,10 +120,10 @@ class Lattice:
         return (self.model.composite or self.model.region).step(fixed, newton)
 
     def improvement(self, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Steps with other integers than the center, ``n x d_free``, and the expected improvement of each, shape ``n``.
+        """Computes the expected improvement, shape ``n``, of steps that change one or two integers of the center by 1.
 
-        Each of them changes one or two integers of the center by 1. With mean μ and standard deviation σ relative
-        to the center the expected improvement is σ(zΦ(z) + φ(z)) for z = −μ/σ.
+        For f minus its value at the center, with posterior mean μ and standard deviation σ, the expected improvement is
+        σ(zΦ(z) + φ(z)), z = −μ/σ. The steps, ``n x d_free``, are returned first.
         """
         one = self.near(torch.zeros_like(step))
         i, j = torch.triu_indices(len(one), len(one), offset=1)

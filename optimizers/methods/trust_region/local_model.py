@@ -1,4 +1,4 @@
-"""A model about a run's center: of f, of f + ψ, or of f and its constraints."""
+"""The model about a run's center: of f, of f + ψ, or of f and its constraints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from optimizers.subproblems.span import coordinates
 
 
 class CompositeModel:
-    """A model of f + ψ, given a model of f.
+    """A model of f + ψ about a center x_b, given a model of f.
 
     Args:
-        model: of f.
-        psi: ψ(x_b + s) of a step s, shape ``d``, in f's units.
-        prox: the prox of ψ(x_b + ·) in f's units: a step and a step size to a step.
+        model: the model of f.
+        psi: computes ψ(x_b + s) for a step s, shape ``d``, in f's units.
+        prox: computes the prox of ψ(x_b + ·) for a step and a step size in f's units.
     """
 
     def __init__(
@@ -36,27 +36,28 @@ class CompositeModel:
         self._prox = lambda s, L: prox(s, 1.0 / min(max(L * model.unit, 1e-300), 1e300))
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """A step to a low mean of f + ψ in a region, shape ``d``, and the mean there in f's units."""
+        """Finds a step to a low mean of f + ψ in a region, shape ``d``, and the mean at its end in f's units."""
         model = self.model
         value = lambda s: model.mean(s) + self.rise(s) / model.unit  # noqa: E731
         s, mean = minimize_composite(value, model.quadratic, self._prox, region)
         return s, model.unit * mean
 
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
-        """The direction of f's model, with the prox-gradient mapping at the center instead of the gradient."""
+        """Computes the direction of a geometry-improving query with the prox-gradient mapping instead of ∇f."""
         slope = prox_gradient(self.model.quadratic(self._zero), self._prox, region.delta)
         return self.model.geometry_direction(rule, region, slope)
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model about a center.
+    """The model about a run's center.
 
     Attributes:
-        numbers: the indices of its queries, shape ``n``.
-        means: the posterior means of f + ψ at them relative to the center, or of the merit, shape ``n``, in f's units.
+        numbers: the indices of the queries in the model, shape ``n``.
+        means: the posterior means of f + ψ (or of the merit) at the queries minus the mean at the center, shape ``n``,
+            in f's units.
         region: the model of f.
-        composite: the model of f + ψ, or of f and its constraints; None: f alone.
+        composite: the model of f + ψ, or of f and its constraints; None if there is f alone.
     """
 
     numbers: Tensor
@@ -65,14 +66,14 @@ class LocalModel:
     composite: CompositeModel | ConstrainedModel | None
 
     def values(self, steps: Tensor) -> Tensor:
-        """The posterior mean of f, or of the merit, at steps, ``n x d_free``, minus its value at 0, in f's units."""
+        """Predicts f, or the merit, at steps, ``n x d_free``, minus its value at the center, in f's units."""
         if isinstance(self.composite, ConstrainedModel):
             return torch.tensor([self.composite.rise(s.numpy()) for s in steps], dtype=torch.float64)
         places = coordinates(self.region.basis, steps) @ self.region.map.mT
         return self.region.unit * self.region.pinned.means_at(places)
 
     def deviations(self, steps: Tensor) -> Tensor:
-        """The posterior standard deviations of f at steps, ``n x d_free``, relative to the center, in f's units."""
+        """Computes the posterior standard deviations of f at steps minus f at the center, in f's units, shape ``n``."""
         places = coordinates(self.region.basis, steps) @ self.region.map.mT
         return self.region.unit * self.region.pinned.deviations_at(places)
 

@@ -1,4 +1,4 @@
-"""Builds the model about a run's center: selects its queries, fits it, and computes steps to a low posterior mean."""
+"""Builds the model about a run's center: selects its queries, fits its hyper-parameters and conditions it."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ from surrogates.pinned.engine import Conditioned, PinnedData
 from surrogates.pinned.prior import Hyperparameters
 
 WINDOW, SPANNED_WINDOW, NOISY_WINDOW = 1000, 100, 300
-"""Most queries in a model: for at most ``DesignRule.whole`` variables, for more, and for noisy values."""
+"""The most queries in a model: with at most ``DesignRule.whole`` variables, with more, and for noisy values."""
 
 ONE_VARIABLE = 40
-"""Most queries in a model of one variable. With 5, from the general formula, a run forgets what earlier runs found."""
+"""The most queries in a model of one variable; with fewer, a run would forget what earlier runs found."""
 
 RIPPLES = 100.0
-"""Noise is mostly ripples if its standard deviation exceeds this many times the gap of two values at one point."""
+"""Noise is mostly ripples if its standard deviation exceeds this many times the difference of two values at a point."""
 
 MEMORY = 3
-"""Queries are dropped if the model is of a subspace and there are more than this many windows of them."""
+"""With a model of a subspace, queries are dropped if there are more than this many times the window's size."""
 
 FAR, SPACING = 30.0, 3.0
 """A model leaves out queries farther away than both 30 radii and 3 times the distance of the 2d-th nearest query."""
 
 MOST = 8
-"""Most directions of ``informative_points``, and most random directions that extend their subspace."""
+"""The most directions in ``informative_points``, and the most random directions that extend their subspace."""
 
 APART = 1e-6
 """Multipliers ignore queries that are nearer to the center than this fraction of the first radius."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
-"""Distances of ``informative_points`` from the end of the step, in radii, and the factor on an uphill point's gain."""
+"""The distances in ``informative_points``, in radii, and the factor of the information at an uphill point."""
 
 
 class ModelBuilder:
-    """Makes models of a state's queries, and fits the hyper-parameters that the state holds.
+    """Builds models from the queries in a run's state, and fits the hyper-parameters in the state.
 
     Args:
-        box: the free variables.
-        rules: the rules.
+        box: the box of the free variables.
+        rules: the rules of the method.
         window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000; 40 for d = 1, 100 for d > 60.
-        noise: the variance of a value's noise; None: estimated.
-        psi: ψ and its prox, or None.
+        noise: the variance of a value's noise; None: it is estimated.
+        psi: the prox of ψ, with a method ``value``, or None.
         constraints: the constraints, or None.
-        random: returns the random numbers of a stream at the present batch.
-        loss: the loss of a least-squares problem, or None; the state stores residuals as it stores constraints.
+        random: returns the random generator of a stream for the present batch.
+        loss: the loss of a least-squares problem, or None; the state stores residuals like constraints.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ModelBuilder:
         self.flops = self.size * min(self.size, box.d) ** 2
 
     def totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
-        """f + ψ, or the merit, at the queries with the given indices, shape ``n``; inf outside of ψ's domain."""
+        """Returns f + ψ, or the merit, at the queries of the given indices, shape ``n``; inf outside ψ's domain."""
         data = state.data
         values = data.values[numbers]
         if self.constraints is not None and state.constraints is not None:
@@ -97,26 +97,26 @@ class ModelBuilder:
         return values if psi is None else values + psi.value(self.box.whole(points)).to(values)
 
     def best(self, state: TrustRegionState, first: int = 0) -> int:
-        """The index of the query of least f + ψ, or merit, among those from ``first`` on that may be a center."""
+        """Returns the index of the best query, from index ``first`` on, among the queries that may be a center."""
         first = max(first, state.data.outside)
         return first + int(self.totals(state, torch.arange(first, len(state.data.values))).argmin())
 
     def center(self, state: TrustRegionState) -> int:
-        """The index of the run's best query, or of the present center if the model has noise."""
+        """Returns the index of the run's best query or, if the model has noise, of the present center."""
         run = state.run
         return (
             run.center_index if run.smoothing and run.center_index >= run.run_start else self.best(state, run.run_start)
         )
 
     def half_space(self, state: TrustRegionState, center: int) -> HalfSpace | None:
-        """The half-space before the failed queries near a query; None where no plane separates them from the others."""
+        """Returns a half-space without the failed queries near a center; None if no plane separates them."""
         data, at = state.data, state.data.points[center]
         if len(data.failed) == 0:
             return None
         return self.rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
 
     def is_evaluated(self, state: TrustRegionState, point: Tensor) -> bool:
-        """Whether a point, rounded to the run's dtype, has failed before, or would give the same value again."""
+        """Whether a point, in the run's dtype, has failed before, or was evaluated and f has no noise."""
         rounded, data = self.box.rounded(point), state.data
         asked = (data.failed,) if state.run.noisy else (data.failed, data.points)
         if state.constraints is not None:
@@ -126,7 +126,7 @@ class ModelBuilder:
     def kept(self, state: TrustRegionState, points: Tensor, center: Tensor | None = None) -> Tensor:
         """Rounds integers, and moves points toward the center until known constraints with ``keep_feasible`` hold.
 
-        A point is replaced by the center if rounding its integers breaks such a constraint.
+        If rounding the integers of a point violates such a constraint, the center replaces the point.
         """
         points, center = self.box.on_lattice(points), state.run.center if center is None else center
         if self.constraints is None or state.constraints is None:
@@ -140,7 +140,7 @@ class ModelBuilder:
         return torch.where(kept, whole, center)
 
     def forget(self, state: TrustRegionState) -> None:
-        """Drops queries of a subspace far from the run's best one if there are too many, but never the best of all."""
+        """Drops queries far from the run's best one if there are too many for a model of a subspace."""
         data, run = state.data, state.run
         # On a lattice all queries are kept, so that none is asked twice.
         if not state.fit.spanning or len(data.values) <= MEMORY * self.size or self.box.has_integers:
@@ -153,7 +153,7 @@ class ModelBuilder:
         state.data = data.rows(near)
 
     def window(self, state: TrustRegionState, center: int) -> Tensor:
-        """Indices of the queries in a model about one of them; noisy windows are larger, as values are averaged."""
+        """Returns the indices of the queries in a model about a center, the nearest first."""
         data, run, size = state.data, state.run, self.size
         lattice = self.box.has_integers and not self._given and not state.fit.spanning
         distances = torch.linalg.vector_norm(data.points - data.points[center], dim=1)
@@ -171,13 +171,13 @@ class ModelBuilder:
         return order[distances[order] <= max(FAR * run.radius.delta, SPACING * spacing)]
 
     def normal(self, stream: int, *shape: int) -> Tensor:
-        """Random normal numbers of a stream, ``... x d_free``."""
+        """Draws normal numbers from a random stream, ``... x d_free``."""
         return torch.from_numpy(self.random(stream).standard_normal((*shape, self.box.d)))
 
     def model(self, state: TrustRegionState, center: int) -> LocalModel | None:
-        """The model about the query of index ``center``, with the state's hyperparameters; None if it cannot be built.
+        """Builds the model about the query of index ``center``; None if it cannot be built.
 
-        If a fit is due, the hyperparameters are fitted first, and the state changes.
+        If a fit is due, the hyper-parameters in the state are fitted first.
         """
         data, fit, numbers = state.data, state.fit, self.window(state, center)
         if len(numbers) == 0:
@@ -251,7 +251,7 @@ class ModelBuilder:
         return region
 
     def prepare(self, state: TrustRegionState) -> None:
-        """Sets the units and the price of the constraints from the queries near the center."""
+        """Computes the slopes of the constraints and their first price from the queries near the center."""
         if self.constraints is None or state.constraints is None or self.loss is not None:
             return
         run = state.run
@@ -260,13 +260,13 @@ class ModelBuilder:
         self.constraints.prepare(state, self.window(state, center), center)
 
     def multipliers(self, state: TrustRegionState, at: Tensor, delta: float, slack: np.ndarray) -> np.ndarray | None:
-        """The multipliers of the constraints by models about the query nearest to a point; None without a model.
+        """Computes the constraints' multipliers, shape ``m``, at the query nearest to a point; None without a model.
 
         Args:
             state: the state.
             at: the point, shape ``d_free``.
-            delta: the first radius. Queries too near to the center to tell differences of f from rounding are left out.
-            slack: the distances from their bounds at which constraints bind, shape ``m``.
+            delta: the first radius; queries within ``APART`` times this radius of the center are left out.
+            slack: the distance from its bound within which each constraint is active, shape ``m``.
         """
         refitted, model = self._refitted(state, at, delta)
         if model is None or not isinstance(model.composite, ConstrainedModel):
@@ -274,9 +274,9 @@ class ModelBuilder:
         return model.composite.multipliers(refitted.data.points[model.numbers], slack)
 
     def residuals(self, state: TrustRegionState, at: Tensor, delta: float) -> tuple[Tensor, Tensor | None]:
-        """The residuals expected at the query nearest to a point, shape ``m``, and their Jacobian, ``m x d``.
+        """Predicts the residuals at the query nearest to a point, shape ``m``, and their Jacobian, ``m x d``.
 
-        The Jacobian is in user units, and 0 for a variable that is not searched; it is None without a model.
+        The Jacobian is in user units, with 0 for variables that are not free; without a model it is None.
         """
         refitted, model = self._refitted(state, at, delta)
         if model is None or not isinstance(model.region.pinned, ResidualModel):
@@ -305,19 +305,20 @@ class ModelBuilder:
         return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
 
     def least_mean(self, state: TrustRegionState, excess: Callable[[np.ndarray], np.ndarray]) -> Estimate | None:
-        """The query of least posterior mean of f + ψ, for noisy values; None if there is none.
+        """Finds the query of least posterior mean of f + ψ, for noisy values.
 
-        A model counts only if its noise comes from the values, and is not mostly ripples. The query is in the window
-        about the run's center, or in the window about the query of least value if its mean plus its standard deviation
-        is lower there: an earlier run may have ended at a better place. With constraints a query of less excess is
-        always preferred.
+        Two models are built: about the run's center, and about the query of least value, because an earlier run may
+        have ended at a better point. Each proposes its query of least mean. The proposal with the lower mean plus
+        standard deviation is returned; with constraints, one with less excess is preferred. A model whose noise is
+        mostly ripples proposes nothing.
 
         Args:
             state: the state, which does not change.
-            excess: how far the constraints of points, ``n x m``, exceed what is tolerated, shape ``n``.
+            excess: computes how far constraints, ``n x m``, exceed the tolerated violation, shape ``n``.
 
         Returns:
-            The point, ``1 x d_free``, the mean and standard deviation of f there, and the means of the constraints.
+            The point, ``1 x d_free``, the mean and standard deviation of f there, and the means of the constraints;
+            None without a proposal.
         """
         found, known, gap = [], state.constraints, state.run.repeated_gap
         for center in {state.run.center_index, self.best(state)} if len(state.data.values) > state.data.outside else ():
@@ -348,18 +349,17 @@ class ModelBuilder:
         return min(found, key=itemgetter(0, 1), default=(0.0, 0.0, None))[-1]
 
     def informative_points(self, state: TrustRegionState, pending: Tensor) -> Tensor:
-        """Finds points about the end of the planned step, the most informative about the gradient there first.
+        """Returns points around the planned step's end z, ``m x d_free``, the most informative about ∇f(z) first.
 
-        Under a Gaussian process covariances do not depend on values, so pending points condition them like queries. The
-        points, ``m x d_free``, are end ± δu for orthonormal u along which ∇f(end) is least known, at three distances δ.
-        If two points are equally informative, the one downhill comes first.
+        The points are z ± δu at three distances δ, for orthonormal directions u along which ∇f(z) is most uncertain,
+        given the queries and the pending points. If two points are equally informative, the downhill point comes first.
 
         Args:
             state: the state with the plan.
             pending: the points being evaluated, ``p x d_free``.
 
         Raises:
-            NotPositiveDefiniteError: if the points are too near to each other.
+            NotPositiveDefiniteError: if the queries and pending points are too near to each other.
         """
         center, metric, basis = state.data.points[state.run.center_index], state.fit.metric, state.fit.basis
         rows = state.data.points[self.window(state, state.run.center_index)] - center

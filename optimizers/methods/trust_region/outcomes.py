@@ -1,4 +1,4 @@
-"""Updates a run with the values of a plan: its start, its radii, and whether values are noisy."""
+"""Updates a trust-region run after the values of a planned batch have arrived."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from optimizers.methods.trust_region.state import TrustRegionState
 
 
 class StepOutcome(NamedTuple):
-    """The outcome of the last query if it was a step.
+    """The outcome of the last query.
 
     Attributes:
-        failed: whether the last query was a step, and it failed.
-        at_rho: whether ρ may fall: the step was made with Δ = ρ.
+        failed: whether the last query was a step that failed: its decrease was too small, or f failed.
+        at_rho: whether ρ may fall, because the failed step was made with Δ = ρ.
     """
 
     failed: bool = False
@@ -34,15 +34,15 @@ NO_STEP = StepOutcome()
 def update_run(
     models: ModelBuilder, first: Radius, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor
 ) -> StepOutcome:
-    """Updates a run with the values of a plan: its start, its radii, and whether values are noisy.
+    """Updates a run's start, its radii and whether values are noisy, after the values of a batch have arrived.
 
     Args:
-        models: the builder of models.
-        first: the first radii of a run.
-        state: the state, which has the values already.
-        plan: the plan that was answered, if any.
-        asked: its points, ``q x d_free``.
-        values: f at them, shape ``q``, NaN for failed queries.
+        models: the model builder.
+        first: the initial radii of a run.
+        state: the state, to whose data the values have been added.
+        plan: the plan of the batch; None if the batch was not planned.
+        asked: the points of the batch, ``q x d_free``.
+        values: f at the points, shape ``q``; NaN for failed queries.
     """
     run, data, succeeded = state.run, state.data, bool(torch.isfinite(values).all())
     known = state.constraints
@@ -134,9 +134,10 @@ def settle_by_mean(
     told: Plan | None,
     outcome: StepOutcome,
 ) -> tuple[int, LocalModel, StepOutcome]:
-    """Updates the radii by the ratio of the posterior mean's decrease to the predicted one, and then the center.
+    """Updates the radii by posterior means instead of values, and moves the center to the query of least mean.
 
-    The center moves to the run's query of least posterior mean. After a failed step, the radii are already updated.
+    The ratio of actual to predicted decrease is computed from the posterior mean at the last step. If f failed at this
+    step, the radii have already been updated. Returns the new center, its model and the outcome.
     """
     run, data, rule = state.run, state.data, models.rules.radius
     last = model.means[model.numbers == len(data.values) - 1]

@@ -1,4 +1,4 @@
-"""Plans the next batch of a run: a design, a step, a geometry-improving query, the center again, or a restart."""
+"""Plans the next batch of a trust-region run."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from optimizers.methods.trust_region.state import TrustRegionState
 from optimizers.subproblems.region import Region
 
 TRIALS = 32
-"""The number of random points in a ball among which ``_grown`` chooses."""
+"""The number of random points in a ball from which a new lattice point is chosen."""
 
 LEAST = 1e-9
 """Expected improvements up to this fraction of the largest difference of values in the model are ignored."""
 
 FINE = 0.1
-"""A search is finer than the integers if ρ is less than this fraction of the distance between two of them."""
+"""Before ρ falls below this fraction of the distance between two integers, the center's neighbours are evaluated."""
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans the next batch of a run.
+    """Plans the next batch: a design, a step, a geometry-improving query, the center again, or a restart.
 
     Attributes:
-        models: the builder of models.
-        first: the first radii of a run.
+        models: the model builder.
+        first: the initial radii of a run.
         queries: the number of evaluations so far, including given ones.
-        remaining: the number of queries left.
-        pending: the points of a lattice that are being evaluated, ``p x d_free``; none without integers.
+        remaining: the number of queries left in the budget.
+        pending: the lattice points being evaluated, ``p x d_free``; empty without integers.
         rescale: whether the values of a design may change the scales.
     """
 
@@ -50,7 +50,7 @@ class Planner:
     rescale: bool
 
     def design(self, state: TrustRegionState, center: Tensor, delta: float) -> Tensor:
-        """The points of a design about a center, which is the first of them."""
+        """Returns the points of a design about a center; the center is the first point."""
         box, rule = self.models.box, self.models.rules.design
         few = self.models.loss is not None or (self.models.constraints is None and box.d <= rule.directions)
         random = None if few or self._has_both_sides() else self.models.random(3)
@@ -65,12 +65,11 @@ class Planner:
         return torch.stack([points[0], *rest])
 
     def another_design(self, state: TrustRegionState, told: Design, values: Tensor) -> Design | None:
-        """Plans the opposite points of a design, or a smaller design; may change the scales.
+        """Plans the opposite points of a design, or a smaller design, and may change the scales; None for neither.
 
-        A box may be far wider than the scale on which f varies. Then all points of the design are worse than its
-        center. In this case, and if the design may change the scales, the opposite points are evaluated too. If all
-        parabolas through the points have their minima near the center, a smaller design, as wide as the distance to the
-        farthest minimum, replaces this one and its values.
+        The opposite points are evaluated if all points of the design are worse than its center, or if the design may
+        change the scales. If all parabolas through the points on both sides have their minima near the center, the box
+        is too wide: a smaller design, whose radius is the distance to the farthest minimum, replaces the present one.
         """
         run, data, models, rules = state.run, state.data, self.models, self.models.rules
         n = (2 if told.opposite else 1) * (len(values) - told.begins)
@@ -104,7 +103,13 @@ class Planner:
         return few and (infinite or box.has_integers)
 
     def next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
-        """Sets the center, fits the model, and plans the next batch; ``told`` is the plan just answered, if any."""
+        """Sets the center, fits the model, and plans the next batch.
+
+        Args:
+            state: the state, which is modified.
+            told: the plan whose values have just arrived, or None.
+            outcome: the outcome of the last query.
+        """
         run, models = state.run, self.models
         if self._is_exhausted(state):
             return Design(run.center[None][:0], begins=False)
@@ -261,7 +266,7 @@ class Planner:
         return None
 
     def smooths_on(self, model: LocalModel) -> bool:
-        """Whether the model goes on smoothing over ripples: early in a run, while values need its noise."""
+        """Whether the model continues to treat ripples as noise: early in a run, while the values require noise."""
         rules = self.models.rules
         early = self.queries < rules.noise.early * self.models.box.d
         return early and rules.noise.needs(model.region.pinned, rules.model.search)

@@ -1,4 +1,4 @@
-"""The plans for the next batch of a trust-region run."""
+"""The kinds of batches that a trust-region run plans."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Design:
-    """Points about a center, ``q x d_free``.
+    """A plan to evaluate points around a center.
 
     Attributes:
-        begins: whether the first point is the center, at which a run begins.
-        opposite: whether they are the opposite points of the previous design.
+        points: the points, ``q x d_free``.
+        begins: whether a new run begins, at the first point.
+        opposite: whether the points are on the opposite sides of those in the previous design.
     """
 
     points: Tensor
@@ -23,33 +24,34 @@ class Design:
 
 @dataclass(frozen=True)
 class Restart:
-    """One point, ``1 x d_free``, at which a new run begins."""
+    """A plan to begin a new run at a point, ``1 x d_free``."""
 
     points: Tensor
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """The center again, ``1 x d_free``: if its value differs, values are noisy."""
+    """A plan to evaluate the center, ``1 x d_free``, a second time; if its value differs, f is noisy."""
 
     points: Tensor
 
 
 @dataclass(frozen=True)
 class GeometryQuery:
-    """A point that improves the model, ``1 x d_free``."""
+    """A plan to evaluate a point, ``1 x d_free``, that improves the model."""
 
     points: Tensor
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step to a low mean, ``1 x d_free``.
+    """A plan to evaluate the end of a step to a low posterior mean.
 
     Attributes:
+        points: the end of the step, ``1 x d_free``.
         predicted: the decrease that the model predicts.
-        exploration_std: the standard deviation of f there that is due to the unknown slope outside the subspace.
-        constraints: the constraints expected there, shape ``m``, or None.
+        exploration_std: the standard deviation of f at the end that is due to the unknown slope outside the subspace.
+        constraints: the constraints predicted at the end, shape ``m``, or None.
     """
 
     points: Tensor

@@ -1,4 +1,4 @@
-"""Powell's two radii, and the rule by which they change."""
+"""Powell's two radii Δ and ρ, and the rule that updates them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optimizers.methods.trust_region.box import FreeBox
 
 @dataclass(frozen=True)
 class Radius:
-    """Powell's two radii.
+    """Powell's two radii Δ and ρ, and their limits.
 
     Attributes:
         delta: Δ, the radius of the trust region.
         rho: ρ ≤ Δ, the scale at which the run searches.
-        largest: the most that Δ may be.
-        finest: the run ends when ρ falls below it.
+        largest: the largest Δ.
+        finest: the run ends when ρ falls below this value.
     """
 
     delta: float
@@ -30,19 +30,18 @@ class Radius:
 
 @dataclass(frozen=True)
 class RadiusRule:
-    """Powell's rules of two radii: Δ bounds a step, ρ ≤ Δ is the scale of the search.
+    """Updates Powell's two radii: Δ bounds a step, and ρ ≤ Δ is the scale of the search.
 
     Attributes:
-        initial: the first Δ in units of the box's least side.
-        growth: the largest Δ relative to the first, if a side is infinite. In a finite box it is half the largest side.
-        alike: for d above this, the first and the largest Δ in a finite box are multiplied by √(d/alike), because
-            distances in a box grow with √d.
-        failed: the ratio of actual to predicted decrease up to which a step has failed, and Δ falls.
-        poor: the ratio up to which Δ does not grow.
-        short: a step under this share of ρ is too short for a query.
-        finest: the ρ that ends a run, in units of the first radius (with a box: 1e-8 of its least side).
-        cap: the largest first Δ where a side is infinite.
-        expansion: Δ after a good step, in units of the step's length.
+        initial: the first Δ, in units of the box's least side.
+        growth: the largest Δ relative to the first, if a side is infinite; in a finite box, half the largest side.
+        alike: if d exceeds this number, the first and the largest Δ in a finite box are multiplied by √(d/alike).
+        failed: a step fails, and Δ falls, if the ratio of actual to predicted decrease is at most this number.
+        poor: Δ does not grow if the ratio is at most this number.
+        short: a step that is shorter than this fraction of ρ is not evaluated.
+        finest: a run ends when ρ falls below this fraction of the first Δ.
+        cap: the largest first Δ if a side is infinite.
+        expansion: Δ after a good step is at least this multiple of the step's length.
     """
 
     initial: float = 0.2
@@ -56,7 +55,7 @@ class RadiusRule:
     expansion: float = 2.0
 
     def first(self, box: FreeBox, center: Tensor, given: float | None) -> Radius:
-        """Computes the initial radii, from ``given`` if it is set; Δ is at least the dtype's resolution."""
+        """Computes the initial radii; ``given`` is the user's first Δ, or None."""
         bounded = bool(torch.isfinite(box.sides).all())
         wider = max(1.0, math.sqrt(box.d / self.alike)) if bounded else 1.0
         delta = given or min(wider * self.initial * float(box.sides.min()), math.inf if bounded else self.cap)
@@ -65,20 +64,20 @@ class RadiusRule:
         return self.begun(min(delta, largest), largest)
 
     def begun(self, delta: float, largest: float) -> Radius:
-        """The radii of a run that begins with ρ = Δ."""
+        """Returns the radii of a run that begins with ρ = Δ = ``delta``."""
         return Radius(delta, delta, largest, self.finest * delta)
 
     def after(self, radius: Radius, ratio: float, length: float) -> Radius:
-        """The radii after a step.
+        """Updates the radii after a step s.
 
-        Where the ratio is at most ``failed``, Δ ← Δ/2; where it is at most ``poor``, Δ ← max(Δ/2, ‖s‖); else
-        Δ ← max(Δ, ``expansion`` ‖s‖), up to the largest. Δ is at least ρ.
+        If the ratio is at most ``failed``, Δ ← Δ/2. If it is at most ``poor``, Δ ← max(Δ/2, ‖s‖). Otherwise Δ ←
+        max(Δ, ``expansion`` ‖s‖), up to the largest Δ. Δ stays at least ρ. After a failed query, both radii fall below
+        ‖s‖, so that the point is not queried again.
 
         Args:
-            radius: the radii before.
-            ratio: actual over predicted decrease; NaN where the query failed, which also brings Δ and ρ below the
-                step's length, so that the point is not asked again.
-            length: ‖s‖.
+            radius: the radii before the step.
+            ratio: the ratio of actual to predicted decrease; NaN if the query failed.
+            length: the step's length ‖s‖.
         """
         if math.isnan(ratio):
             delta = 0.5 * min(radius.delta, length)
@@ -92,18 +91,18 @@ class RadiusRule:
         return replace(radius, delta=max(delta, radius.rho))
 
     def lowered(self, radius: Radius) -> Radius:
-        """The radii at the next finer scale: Δ ← ρ/2, ρ ← ρ/4."""
+        """Returns the radii at the next finer scale: Δ ← ρ/2, ρ ← ρ/4."""
         return replace(radius, delta=0.5 * radius.rho, rho=0.25 * radius.rho)
 
     def raised(self, radius: Radius) -> Radius:
-        """The radii at a coarser scale: ρ ← 2ρ, and Δ at least that."""
+        """Returns the radii at a coarser scale: ρ ← 2ρ, Δ ← max(Δ, 2ρ)."""
         rho = min(2.0 * radius.rho, radius.largest)
         return replace(radius, delta=max(radius.delta, rho), rho=rho)
 
     def is_short(self, radius: Radius, length: float) -> bool:
-        """Whether a step is too short to be worth a query at this scale."""
+        """Whether a step of the given length is too short to be evaluated at the present ρ."""
         return length < self.short * radius.rho
 
     def ends(self, radius: Radius, resolution: float) -> bool:
-        """Whether the scale is finer than the finest one, or than what the dtype resolves."""
+        """Whether ρ is below the finest scale of the run, or below ``resolution``."""
         return radius.rho < max(radius.finest, resolution)

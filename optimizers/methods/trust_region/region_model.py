@@ -1,4 +1,4 @@
-"""The model of f about a run's center, in the coordinates of the span of its queries."""
+"""The model of f about a run's center, in the subspace spanned by its queries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from surrogates.pinned.engine import PinnedModel
 
 
 class RegionModel:
-    """The posterior of f(x_b + s) − f(x_b) by a ``PinnedModel`` of u = A c/R, for coordinates c of s.
+    """The posterior of f(x_b + s) − f(x_b) about the center x_b.
+
+    The coordinates c of a step s are Bs and the distance of s from the subspace; the model's inputs are u = A c/R.
 
     Args:
-        pinned: the model of u, of f itself or of residuals whose cost f is.
+        pinned: the model in u, of f itself or of residuals whose cost is f.
         map: A/R, ``k + 1 x k + 1``.
-        unit: what the value 1 of the model is in f's units.
-        basis: B of ``optimizers.subproblems.span``, ``k x d``.
-        outside: a unit vector orthogonal to the span, shape ``d``; None where the span is of all variables.
+        unit: the model's unit in f's units.
+        basis: the orthonormal basis B of the subspace, ``k x d``.
+        outside: a unit vector orthogonal to the subspace, shape ``d``; None if it has all variables.
     """
 
     def __init__(
@@ -34,22 +36,22 @@ class RegionModel:
         self.gradient, self.hessian = map.mT @ g, map.mT @ H @ map
 
     def inside_mean(self, at: Tensor) -> float:
-        """The posterior mean at coordinates, shape ``k + 1``."""
+        """Computes the posterior mean at coordinates, shape ``k + 1``, in the model's unit."""
         return self.pinned.mean(self.map @ at)
 
     def inside_derivatives(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean's gradient, shape ``k + 1``, and Hessian in coordinates."""
+        """Computes gradient, shape ``k + 1``, and Hessian of the posterior mean at coordinates."""
         if not bool(at.any()):
             return self.gradient, self.hessian
         g, H = self.pinned.derivatives(self.map @ at)
         return self.map.mT @ g, self.map.mT @ H @ self.map
 
     def mean(self, s: Tensor) -> float:
-        """The posterior mean at a step, shape ``d``, in the model's unit."""
+        """Computes the posterior mean at a step, shape ``d``, in the model's unit."""
         return self.inside_mean(coordinates(self.basis, s))
 
     def quadratic(self, s: Tensor) -> Quadratic:
-        """The mean's quadratic at a step, which is projected onto the span."""
+        """Expands the posterior mean to second order at a step, projected onto the subspace."""
         B, at = self.basis, coordinates(self.basis, s)
         at[-1] = 0.0
         g, H = self.inside_derivatives(at)
@@ -62,18 +64,18 @@ class RegionModel:
         return g[:-1] @ B, product, max(float(torch.linalg.eigvalsh(H).abs().max()), abs(outside))
 
     def gradient_covariance(self) -> Tensor:
-        """cov ∇f(x_b) in coordinates and the model's unit, ``k + 1 x k + 1``."""
+        """Computes the posterior covariance of ∇f(x_b) in coordinates and the model's unit, ``k + 1 x k + 1``."""
         return self.map.mT @ self.pinned.gradient_covariance() @ self.map
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
-        """A step to a low mean in a region, shape ``d``, and the mean there in f's units."""
+        """Finds a step to a low posterior mean in a region, shape ``d``, and the mean at its end in f's units."""
         s, mean = minimize_in_span(self.inside_mean, self.inside_derivatives, self.basis, region, newton)
         return s, self.unit * mean
 
     def geometry_direction(self, rule: GeometryRule, region: Region, slope: Tensor | None = None) -> Tensor | None:
-        """The rule's unit vector, shape ``d``, away from the plane; None where the gradient is known well enough.
+        """Returns the direction of a geometry-improving query, shape ``d``; None if ∇f is known well enough.
 
-        ``slope`` replaces the mean's gradient if it is given. ``outside`` represents all directions outside the span.
+        ``slope`` replaces the gradient of the posterior mean if it is given.
         """
         k = len(self.basis)
         used = k + (self.outside is not None)
@@ -87,13 +89,13 @@ class RegionModel:
         return region.away(v if self.outside is None else v + e[-1] * self.outside)
 
     def explored(self, rule: ExplorationRule, s: Tensor, region: Region) -> tuple[Tensor, float]:
-        """Moves a step by ηe, e the direction outside the span, so that the query also measures f's slope along e.
+        """Extends a step s to s + ηe, so that its query also measures the slope along the direction e = ``outside``.
 
-        η is ``rule.gain`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and
-        the step's length. Where nothing is outside, or the plane is too near, the step stays.
+        η is ``rule.gain`` σ/h, where σ is the standard deviation of the slope and h the curvature of the mean along e,
+        but at most Δ and ‖s‖. Without ``outside``, or near a plane of failed queries, the step does not change.
 
         Returns:
-            The step, shape ``d``, and ση in f's units, the standard deviation of f there due to its slope along e.
+            The step, shape ``d``, and the standard deviation ση of f at its end due to the slope, in f's units.
         """
         if self.outside is None:
             return s, 0.0

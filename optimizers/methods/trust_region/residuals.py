@@ -1,8 +1,8 @@
-"""The model of a cost F(r), made from models of its residuals r that share hyper-parameters and one Cholesky factor.
+"""The model of a cost F(r), composed of models of its residuals r.
 
-Each residual has a pinned Gaussian process with posterior mean μᵢ. The model of the cost is F(μ(u)): with J the
-Jacobian of μ, its gradient is Jᵀ∂F and its Hessian Jᵀ∂²F J + Σᵢ ∂Fᵢ∇²μᵢ, which is the Gauss-Newton matrix plus
-the curvature of the residuals' models. ``ResidualModel`` replaces the ``PinnedModel`` of f.
+Each residual has a pinned Gaussian process with posterior mean μᵢ; all share hyper-parameters and one Cholesky factor.
+The model of the cost is F(μ(u)). With the Jacobian J of μ, its gradient is Jᵀ∂F, and its Hessian is Jᵀ∂²F J + Σᵢ
+∂Fᵢ∇²μᵢ: the Gauss-Newton matrix plus the curvature of the residuals' models.
 
 References:
     C. Cartis, J. Fiala, B. Marteau, L. Roberts, Improving the flexibility and robustness of model-based derivative-free
@@ -28,15 +28,15 @@ from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 @dataclass(frozen=True)
 class ResidualData:
-    """Residuals at points relative to the pin.
+    """The residuals at n points and at the pin, u = 0.
 
     Attributes:
         cost: the loss, which defines F.
-        prior: the kernel's constants.
+        prior: the constants of the pinned kernel.
         U: the points, ``n x d``, none of them 0.
-        Y: the residuals there less those at the pin, ``n x m``.
+        Y: the residuals at the points minus those at the pin, ``n x m``.
         r: the residuals at the pin, shape ``m``.
-        unit: the size of the model's unit in F's units.
+        unit: the model's unit in units of F.
     """
 
     cost: Loss
@@ -49,11 +49,11 @@ class ResidualData:
 
     @property
     def y(self) -> Tensor:
-        """The first residual at the points, shape ``n``; its length is the number of points, as in a model of f."""
+        """The first residual at the points, shape ``n``."""
         return self.Y[:, 0]
 
     def loss(self, params: Hyperparameters) -> float:
-        """The mean of the residuals' −2 log marginal likelihoods, which a and s² are fitted to."""
+        """Computes the mean of the residuals' −2 log marginal likelihoods, which a fit minimizes."""
         return self._likelihood.loss(params)
 
     @cached_property
@@ -62,16 +62,16 @@ class ResidualData:
         return PinnedColumns(self.prior, self.U, self.Y, torch.full((m,), 1.0 / m, dtype=torch.float64))
 
     def model(self, params: Hyperparameters) -> ResidualModel:
-        """The posterior given the data; raises ``NotPositiveDefiniteError`` if points are too near to each other."""
+        """Conditions the model on the data; raises ``NotPositiveDefiniteError`` for points that nearly coincide."""
         return ResidualModel(self, Conditioned.on(self.prior, self.U, params))
 
 
 class ResidualModel:
-    """The model of F(r) − F(r(pin)) with the interface of a ``PinnedModel``.
+    """The model of F(r(u)) − F(r(0)), with the interface of a ``PinnedModel`` and 0 as the pin.
 
     Args:
         data: the residuals.
-        given: the Gaussian process conditioned on values at the points.
+        given: the Gaussian process conditioned on the points.
     """
 
     def __init__(self, data: ResidualData, given: Conditioned) -> None:
@@ -81,20 +81,20 @@ class ResidualModel:
         self._cost = self._loss.cost(self._r)
 
     def mean(self, v: Tensor) -> float:
-        """F(μ(v)) − F(μ(0)) at a point, shape ``d``."""
+        """Computes F(μ(v)) − F(μ(0)) at a point v, shape ``d``, in the model's unit."""
         return (self._loss.cost(self._r + self._columns.means(v.numpy())) - self._cost) / self._unit
 
     def means(self) -> Tensor:
-        """``mean`` at the data's points, shape ``n``."""
+        """Computes ``mean`` at the data's points, shape ``n``."""
         costs = [self._loss.cost(row) - self._cost for row in self._r + self._columns.means_at_data()]
         return torch.tensor(costs, dtype=torch.float64) / self._unit
 
     def means_at(self, V: Tensor) -> Tensor:
-        """``mean`` at several points, ``n x d``, shape ``n``."""
+        """Computes ``mean`` at points V, ``n x d``, shape ``n``."""
         return torch.tensor([self.mean(v) for v in V], dtype=torch.float64)
 
     def deviations_at(self, V: Tensor) -> Tensor:
-        """The standard deviations of F(r) at several points, ``n x d``, to first order in those of the residuals."""
+        """Computes standard deviations of F(r) at points V, ``n x d``, to first order in those of r, shape ``n``."""
         found = []
         for v in V.numpy():
             slopes, _ = self._loss.derivatives(self._r + self._columns.means(v))
@@ -103,7 +103,7 @@ class ResidualModel:
         return torch.tensor(found, dtype=torch.float64)
 
     def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean's gradient, shape ``d``, and Hessian, ``d x d``."""
+        """Computes gradient, shape ``d``, and Hessian, ``d x d``, of ``mean`` at a point v."""
         at = v.numpy()
         J = self._columns.gradients(at)
         slopes, curvatures = self._loss.derivatives(self._r + self._columns.means(at))
@@ -111,29 +111,27 @@ class ResidualModel:
         return torch.from_numpy(J.T @ slopes / self._unit), torch.from_numpy(H / self._unit)
 
     def gradient_covariance(self) -> Tensor:
-        """The covariance of ∂F·∇r at the pin, ``d x d``, where the residuals are known but their slopes are not."""
+        """Computes the posterior covariance of the cost's gradient at the pin, ``d x d``."""
         slopes, _ = self._loss.derivatives(self._r)
         square = float(((slopes * self._columns.deviations / self._unit) ** 2).sum())
         return square * self.given.slope_covariance(torch.zeros_like(self.data.U[0]))
 
     @property
     def noise(self) -> float:
-        """The variance of a cost's noise, to the second order in that of the residuals."""
+        """The variance of the cost's noise, to second order in the residuals' noise."""
         slopes, curvatures = self._loss.derivatives(self._r)
         variances = self.params.noise * self._columns.deviations**2 / self._unit
         return float((slopes**2 / self._unit * variances + 0.5 * (curvatures * variances) ** 2).sum())
 
     def at_pin(self) -> tuple[Tensor, Tensor]:
-        """The means of the residuals at the pin, shape ``m``, and their gradients, ``m x d``."""
+        """Computes the posterior means of the residuals at the pin, shape ``m``, and their Jacobian, ``m x d``."""
         return torch.from_numpy(self._r), torch.from_numpy(self._columns.gradients(np.zeros(self.data.U.shape[1])))
 
     def noise_posterior(self) -> tuple[Tensor, Tensor]:
-        """The posterior mean and standard deviation of the noise in the costs at the points and, last, at the pin.
+        """Computes mean and standard deviation of the noise in the costs at the points and, last, at the pin.
 
-        The mean is F(r) − F(μ). The deviation is ‖∂F σ‖ times that of the noise of a residual with σ = 1.
-
-        Returns:
-            Two tensors of shape ``n + 1``.
+        The mean is F(r) − F(μ); the standard deviation is to first order in the residuals' noise. Both have shape
+        ``n + 1``.
         """
         told = torch.cat([self.data.Y, torch.zeros_like(self.data.Y[:1])]).numpy() + self.data.r.numpy()
         expected = np.concatenate([self._columns.means_at_data(), np.zeros_like(self._r)[None]]) + self._r

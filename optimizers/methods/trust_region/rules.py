@@ -1,7 +1,6 @@
-"""The rules of the trust-region method, each a small object with its options; to change one, subclass it.
+"""The rules of the trust-region method and their options. To change a rule, set its options or subclass it.
 
-Options are numbers of at least 0 without units: lengths are relative to a radius or a side of the box, variances to
-other variances. The one exception is the cap of 1 on the first radius where a side is infinite.
+Options are numbers of at least 0 without units; lengths are relative to a radius or to a side of the box.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from surrogates.pinned.engine import PinnedData, PinnedModel, ShapeSearch
 from surrogates.pinned.prior import PinnedPrior
 
 FLAT = 1e-12
-"""Curvatures are raised to at least this share of the largest."""
+"""Curvatures are raised to at least this fraction of the largest."""
 
 
 @dataclass(frozen=True)
 class DesignRule:
-    """The first points of a run. Until its steps span all variables, the model is of the subspace that they span.
+    """Chooses the first points of a run, and when the model changes from a subspace to all variables.
 
     Attributes:
-        whole: the largest number of variables with which the model is of all variables once the steps span them.
-        directions: the number of random directions of a design. With at most this many variables and no constraints,
+        whole: with at most this many variables, the model covers all variables once the steps span them; with more, it
+            always covers only the subspace spanned by the steps.
+        directions: the number of random directions in a design. With at most this many variables and no constraints,
             the design has a point along each variable instead.
     """
 
@@ -39,17 +39,17 @@ class DesignRule:
     directions: int = 8
 
     def points(self, box: FreeBox, center: Tensor, delta: float, random: np.random.Generator | None) -> Tensor:
-        """The center and points at δ from it, ``1 + k x d_free``.
+        """Returns a center and k points around it, ``1 + k x d_free``, clipped to the box.
+
+        Without ``random``, there is one point along each variable, toward the farther bound, at the distance δ or 0.4
+        of the side if that is less. Otherwise there are at most ``directions`` points at the distance δ, along
+        orthonormal random directions.
 
         Args:
-            box: the box.
-            center: shape ``d_free``.
-            delta: δ.
-            random: random numbers for a design along random directions; None for one along each variable.
-
-        Returns:
-            The center, and one point along each variable, toward the farther side of the box, at δ or 0.4 of the side
-            if that is less; or at most ``directions`` points along orthonormal random directions, clipped to the box.
+            box: the box of the free variables.
+            center: the center, shape ``d_free``.
+            delta: the distance δ.
+            random: the random generator of the directions, or None.
         """
         if random is not None:
             normal = torch.from_numpy(random.standard_normal((box.d, min(self.directions, box.d))))
@@ -62,21 +62,22 @@ class DesignRule:
         return box.clamped(torch.cat([center[None], center + moves]))
 
     def wants_opposite(self, heights: Tensor) -> bool:
-        """Whether to evaluate a design's opposite points too; ``heights`` are its k values minus the center's."""
+        """Whether the opposite points are evaluated too, given the k values of a design minus the center's value."""
         return bool((heights > 0.0).all())
 
     def opposite(self, box: FreeBox, center: Tensor, points: Tensor) -> Tensor:
-        """The points on the other side of the center, or where that is outside the box, at half the distance."""
+        """Reflects points at the center; a point whose reflection is outside the box moves halfway to the center."""
         back = 2.0 * center - points
         return torch.where((box.clamped(back) == back).all(dim=1, keepdim=True), back, 0.5 * (center + points))
 
 
 @dataclass(frozen=True)
 class GeometryRule:
-    """Queries that improve the model of the gradient at the center.
+    """Chooses geometry-improving queries, which improve the model's gradient at the center.
 
     Attributes:
-        limit: the most queries in a row that only improve the model, steps excused by chance included.
+        limit: the most consecutive queries that only improve the model: geometry-improving ones, and steps whose
+            shortfall is attributed to chance (``ExplorationRule``).
     """
 
     limit: float = 5
@@ -84,18 +85,17 @@ class GeometryRule:
     def direction(
         self, hessian: Tensor, covariance: Tensor, slope: Tensor, delta: float, free: Tensor | None = None
     ) -> Tensor | None:
-        """Finds the unit vector along which the gradient's uncertainty allows the largest decrease.
+        """Finds the unit vector e along which the gradient's uncertainty allows the largest decrease, in O(d³) time.
 
-        A gradient g allows a decrease of about ½gᵀB⁻¹g within δ, where B = |H| + ηI and η = ‖slope‖/δ. Along an
-        eigenvector of eigenvalue λ this is near ½g²/|λ|, the decrease at the minimum, if that lies well inside δ, and
-        near ½|g|δ if λ is 0. The result e maximizes eᵀCe/eᵀBe and points downhill. It is None if the gradient is known
-        well enough: if this maximum is at most slopeᵀB⁻¹slope. O(d³).
+        Within the radius δ, a gradient g allows a decrease of about ½gᵀB⁻¹g, where B = |H| + ηI and η = ‖slope‖/δ. The
+        result e maximizes eᵀCe/eᵀBe and points downhill. It is None if the gradient is known well enough: if the
+        maximum is at most slopeᵀB⁻¹slope.
 
         Args:
-            hessian: H, ``d x d``.
-            covariance: C, the covariance of the gradient, ``d x d``.
-            slope: its mean, or a prox-gradient mapping, shape ``d``.
-            delta: δ.
+            hessian: the Hessian H, ``d x d``.
+            covariance: the covariance C of the gradient, ``d x d``.
+            slope: the mean of the gradient, or a prox-gradient mapping, shape ``d``.
+            delta: the radius δ.
             free: which variables may move, shape ``d``; None: all.
         """
         if free is not None and not bool(free.all()):
@@ -111,7 +111,7 @@ class GeometryRule:
         return e / (-e.norm() if float(e @ slope) > 0.0 else e.norm())
 
     def weights(self, hessian: Tensor, least: float) -> Tensor:
-        """W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, where |H| = Q|Λ|Qᵀ and η is ``least``."""
+        """Computes W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, for |H| = Q|Λ|Qᵀ and η = ``least``."""
         eigenvalues, Q = torch.linalg.eigh(hessian)
         sizes = eigenvalues.abs() + least
         largest = float(sizes.max())
@@ -120,14 +120,15 @@ class GeometryRule:
 
 @dataclass(frozen=True)
 class ExplorationRule:
-    """How steps in a subspace also explore a random direction outside it, and how they are judged.
+    """Extends steps in a subspace along a random direction outside it, and excuses shortfalls that this may cause.
 
     Attributes:
-        gain: the distance η along that direction in units of σ/h, for a slope N(0, σ²) and a curvature h. 1.2 maximizes
-            the expected decrease of the best value.
-        deviations: a shortfall within this many standard deviations of the exploration is attributed to chance.
-        ratio: the ratio that such a step is given.
-        limit: after this many queries in a row that only improved the model, a shortfall counts as a failed step.
+        gain: the distance along the direction, in units of σ/h for a slope N(0, σ²) and a curvature h. The default
+            maximizes the expected decrease of the best value.
+        deviations: if the decrease falls short by at most this many standard deviations of the value that are due to
+            the unknown slope, the shortfall is attributed to chance.
+        ratio: the ratio of actual to predicted decrease that is assigned to a step with such a shortfall.
+        limit: after this many consecutive queries that only improved the model, a shortfall counts as a failed step.
     """
 
     gain: float = 1.2
@@ -138,16 +139,15 @@ class ExplorationRule:
 
 @dataclass(frozen=True)
 class NoiseRule:
-    """When the model smooths over noise, or over ripples of an exact function that look like noise.
+    """Decides when the model has noise, for noisy values or for ripples of an exact function.
 
     Attributes:
         ripples: 1 if the model smooths over ripples of exact values, 0 if it follows them.
-        early: during this many queries a variable smoothing goes on after ρ has reached the scale of the ripples, while
-            values are much less likely without noise.
-        seen: the mean's change over a step must exceed this many noise standard deviations to count as visible.
-        averaging: a run ends this many queries a variable after noise has first hidden how f varies within ρ; until
-            then the queries average out the noise.
-        needed: noise is needed if removing it raises −2 log likelihood by more than this per value.
+        early: for this many queries per variable, the model continues to smooth over ripples even when ρ has reached
+            their scale, if the values are much less likely without noise.
+        seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
+        averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f.
+        needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
     """
 
     ripples: float = 1
@@ -157,29 +157,28 @@ class NoiseRule:
     averaging: float = 20
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether the model has noise: for noisy values and, with ``ripples``, exact ones; not while it is unknown."""
+        """Whether the model has noise if values are ``noisy``: True, False, or None while this is unknown."""
         return bool(noisy) or (noisy is not None and self.ripples > 0)
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:
-        """Whether the mean changes over a length by more than the noise: ½ mean|λ| length² > seen √variance."""
+        """Whether the model's variation over a length exceeds the noise: ½ mean|λ| length² > ``seen`` √variance."""
         curvature = float(torch.linalg.eigvalsh(hessian).abs().mean())
         return 0.5 * curvature * length**2 > self.seen * math.sqrt(variance)
 
     def needs(self, pinned: PinnedModel | ResidualModel, search: ShapeSearch) -> bool:
-        """Whether the values are much less likely without noise, even after the amplitude is fitted again."""
+        """Whether the values are much less likely without noise, after the amplitude has been fitted again."""
         data, params = pinned.data, pinned.params
         return params.noise > 0.0 and search.excess(data, params) > self.needed * len(data.y)
 
 
 @dataclass(frozen=True)
 class FailureRule:
-    """Failed queries are not in the model. A plane that separates them from the successful ones bounds the steps.
+    """Bounds steps by a plane that separates failed queries from the successful ones.
 
     Attributes:
-        reach: queries farther from the center than this many radii do not count.
-        share: how much of the way to the plane a step may go at most.
-        near: a plane within this many radii is near. A border of curvature 1/(10δ) departs from its tangent plane by
-            this distance over a step of length δ.
+        reach: queries farther from the center than this many radii are ignored.
+        share: a step may go at most this fraction of the way to the plane.
+        near: a plane within this many radii of the center is near, so that a step along it may fail.
     """
 
     reach: float = 4.0
@@ -187,22 +186,25 @@ class FailureRule:
     near: float = 0.05
 
     def half_space(self, failed: Tensor, rows: Tensor, delta: float) -> HalfSpace | None:
-        """The half-space before the farthest plane that separates ``failed``, ``m x d``, from ``rows``, ``n x d``."""
+        """Returns the half-space before the farthest plane that separates ``failed`` from successful queries ``rows``.
+
+        Both are steps from the center, ``m x d`` and ``n x d``. The result is None if no plane separates them.
+        """
         near = [part[torch.linalg.vector_norm(part, dim=1) <= self.reach * delta] / delta for part in (failed, rows)]
         normal = separating_plane(near[0], near[1])
         return None if normal is None else HalfSpace(normal / delta, self.share)
 
     def is_near(self, plane: HalfSpace, delta: float) -> bool:
-        """Whether a step of length δ along the plane may cross the border of failures if the border curves slightly."""
+        """Whether the plane is so near that a step of length δ along it may fail if the infeasible region is curved."""
         return self.near * delta * float(plane.normal.norm()) > 1.0
 
 
 @dataclass(frozen=True)
 class RestartRule:
-    """Where a run begins again when the last one has ended.
+    """Chooses the point at which a new run begins after a run has ended.
 
     Attributes:
-        candidates: the random points of which one is chosen.
+        candidates: the number of random points from which one is chosen.
     """
 
     candidates: int = 16
@@ -210,15 +212,15 @@ class RestartRule:
     def point(
         self, box: FreeBox, center: Tensor, delta: float, queries: Tensor, failed: Tensor, random: np.random.Generator
     ) -> Tensor:
-        """A random point, ``1 x d_free``: the first candidate whose nearest query has not failed, or the first of all.
+        """Returns the first random candidate, ``1 x d_free``, whose nearest query succeeded, or else the first.
 
         Args:
-            box: the box. Candidates are uniform along its finite sides, and normal about the center along others.
+            box: the box; candidates are uniform along its finite sides, and normal about the center along others.
             center: the center of the last run, shape ``d_free``.
             delta: the first radius.
             queries: the queries that succeeded, ``n x d_free``.
-            failed: those that failed, ``m x d_free``.
-            random: the random numbers.
+            failed: the queries that failed, ``m x d_free``.
+            random: the random generator.
         """
         u = torch.from_numpy(random.random((self.candidates, box.d)))
         near = center + delta * 2.0 * torch.from_numpy(random.standard_normal((self.candidates, box.d)))
@@ -230,28 +232,27 @@ class RestartRule:
         return points[chosen][None]
 
     def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
-        """Whether a run begins at the best query instead of the random point, whose value is given.
+        """Whether a run begins at the best query instead of the random point.
 
-        With a model of a subspace, it does so unless the random point is better than x0, which is rare in many
-        dimensions.
+        It does so with a model of a subspace (``spanning``) if ``value`` at the random point is not below
+        ``start_value`` at x0.
         """
         return spanning and not value < start_value
 
 
 @dataclass(frozen=True)
 class ModelRule:
-    """The model's queries, kernel, metric and fit.
+    """Defines the kernel, the metric and the fit of the model.
 
     Attributes:
-        young: with up to this many queries a variable only a is fitted, and the model has neither a metric nor noise,
-            as curvatures are not known yet. It is not for constraints, integers, or more variables than
-            ``DesignRule.whole``.
+        young: with at most this many queries per variable, only the kernel's amplitude a is fitted, without metric and
+            noise. This does not apply to constraints, integers, or more variables than ``DesignRule.whole``.
         close: in a subspace without noise, queries nearer to the center than this many ρ are left out.
-        prior: the pinned kernel's constants.
-        search: the search for its amplitude and noise.
-        power: p of the metric A = |Λ|^p Qᵀ, for the mean's Hessian QΛQᵀ: in u = Ax curvatures are ±|λ|^(1−2p). With ½
-            all would be alike, but errors of the Hessian would enter in full; with 0 the metric is a rotation.
-        least: the least |λ| that counts, in units of the largest.
+        prior: the constants of the pinned kernel.
+        search: the search for the kernel's amplitude and noise.
+        power: p of the metric A = |Λ|^p Qᵀ, where QΛQᵀ is the Hessian of the mean. In u = Ax the curvatures are
+            ±|λ|^(1−2p): with p = ½ all would be equal, but errors of the Hessian would have their full effect.
+        least: the least |λ| in the metric, relative to the largest.
         newton: the most Newton steps to a low mean after the first one.
     """
 
@@ -264,11 +265,11 @@ class ModelRule:
     newton: int = NEWTON
 
     def data(self, U: Tensor, heights: Tensor, variance: float, weights: Tensor | None = None) -> PinnedData:
-        """The data of points, ``n x d``, heights, shape ``n``, and a known variance of noise, with its weights."""
+        """Combines points, ``n x d``, values minus the center's value, shape ``n``, and the variance of the noise."""
         return PinnedData.of(U, heights, variance, self.prior, weights)
 
     def metric(self, hessian: Tensor) -> Tensor:
-        """A, ``d x d``, of largest singular value 1; the identity for a Hessian that is 0 or not finite. O(d³)."""
+        """Computes the metric A, ``d x d``, of largest singular value 1; the identity if the Hessian is 0 or NaN."""
         if not bool(torch.isfinite(hessian).all()) or not bool(hessian.any()):
             return torch.eye(len(hessian), dtype=hessian.dtype)
         hessian = hessian / hessian.abs().max()
@@ -279,27 +280,25 @@ class ModelRule:
 
 @dataclass(frozen=True)
 class ConstraintRule:
-    """The price of a violation (the penalty parameter ν), and how far inside of the constraints steps stay.
+    """Sets the price of a violation (the penalty parameter ν), and the margins that steps keep from constraints.
 
     Attributes:
-        above: the price in units of the sum of the multipliers.
-        kept: the number of last steps whose largest sum sets the price, so that the price may fall. A price kept from a
-            steep start makes steps along a curved boundary too dear, as their violations are of second order.
-        first: the first price in units of f's slope.
-        least: the least price in units of f's slope.
-        most: the largest price in units of f's slope, where constraints cannot be met.
-        margin: how far inside of a constraint a step stays, in units of the last step's error of prediction, which is
-            taken to fall with the square of the length.
-        deviations: posterior standard deviations by which a step stays inside of inequalities; see
-            ``feasibility_probability``.
-        geometry: the most queries in a row that only improve the model.
-        dearer: the price after a step that ends inside of the ball and is infeasible, in units of the price before.
-        inside: a step shorter than this share of the radius ends inside of the ball.
-        shortest: the shortest step for which margins are told apart, in units of the radius.
-        widening: a new price that makes another query the center raises Δ to this share of the distance.
-        finest: ρ is then at least this share of Δ.
-        flat: the least slope of a constraint that counts, in units of the largest.
-        own: whether each constraint has hyper-parameters of its own.
+        above: the price relative to the largest recent sum of the constraints' multipliers.
+        kept: the number of recent steps over which the sum of the multipliers is maximized.
+        first: the first price, in units of f's slope.
+        least: the least price, in units of f's slope.
+        most: the largest price, in units of f's slope.
+        margin: the margin that a step keeps from a constraint, in units of the last step's error of prediction, which
+            is assumed to fall with the square of the step's length.
+        deviations: the margin from an inequality in posterior standard deviations; see ``feasibility_probability``.
+        geometry: the most consecutive queries that only improve the model.
+        dearer: if a step predicts a violation inside the ball, the price is multiplied by at least this factor.
+        inside: a step shorter than this fraction of the radius ends inside the ball.
+        shortest: the least length of a step that is used for margins, relative to the radius.
+        widening: if a new price moves the center, Δ is raised to this fraction of the distance.
+        finest: if a new price moves the center, ρ is raised to this fraction of Δ.
+        flat: the least slope of a constraint, relative to the largest.
+        own: whether each constraint has its own hyper-parameters.
     """
 
     above: float = 1.2
@@ -324,7 +323,7 @@ class TrustRegionRules:
     """All rules of a run. Each may be replaced by another object with the same methods.
 
     Raises:
-        ValueError: for an option under 0, or not a number.
+        ValueError: for an option that is negative or NaN.
     """
 
     design: DesignRule = DesignRule()
@@ -342,7 +341,7 @@ class TrustRegionRules:
         for rule in (getattr(self, field.name) for field in fields(self)):
             for name, value in vars(rule).items():
                 if isinstance(value, int | float) and not value >= 0:
-                    raise ValueError(f"{type(rule).__name__}({name}=...) takes a number of at least 0, got {value!r}")
+                    raise ValueError(f"{name} of {type(rule).__name__} must be a number of at least 0, got {value!r}")
 
 
 RESIDUAL_RULES = TrustRegionRules(
@@ -351,4 +350,4 @@ RESIDUAL_RULES = TrustRegionRules(
     noise=NoiseRule(ripples=0),
     model=ModelRule(search=ShapeSearch(evidence=10.0)),
 )
-"""The rules for residuals. Shorter steps suffice to determine their slopes, and their models hold over longer steps."""
+"""The rules for least-squares problems, with shorter first steps and faster growth of Δ."""

@@ -1,4 +1,4 @@
-"""The scales of the variables, from x0 and from the values of a design."""
+"""Chooses the scales of the variables from x0 and from the values of a design."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from optimizers.methods.trust_region.box import FreeBox
 
 
 def parse_scale(name: str, scale: Any) -> Tensor:
-    """A number, or one for each variable, as a float64 tensor on the CPU.
+    """Returns a positive number, or one for each variable, as a float64 tensor on the CPU.
 
     Raises:
-        TypeError: unless all are real numbers.
-        ValueError: unless all are positive and finite.
+        TypeError: for anything but real numbers.
+        ValueError: for a number that is not positive and finite.
     """
     numbers = numeric(name, scale).to("cpu", torch.float64)
     if numbers.ndim > 1 or not bool((torch.isfinite(numbers) & (numbers > 0.0)).all()):
-        raise ValueError(f"{name} must be a positive number or one for each variable, got {scale!r:.80}")
+        raise ValueError(f"{name} must be a positive, finite number or one for each variable, got {scale!r:.80}")
     return numbers
 
 
 def power_of_two(scale: Tensor) -> Tensor:
-    """The powers of two nearest to positive numbers."""
+    """Rounds positive numbers to the nearest powers of two."""
     return torch.exp2(scale.log2().round())
 
 
 @dataclass(frozen=True)
 class Parabolas:
-    """The parabolas through the values of a design along each of its k directions, relative to its center.
+    """The parabolas through the values of a design along each of its k directions.
 
     Attributes:
-        slopes: their slopes at the center, shape ``k``.
-        curvatures: their second derivatives, shape ``k``.
+        slopes: the slopes at the center, shape ``k``.
+        curvatures: the second derivatives, shape ``k``.
     """
 
     slopes: Tensor
@@ -45,11 +45,11 @@ class Parabolas:
 
     @classmethod
     def of(cls, rows: Tensor, heights: Tensor) -> Parabolas:
-        """The parabolas through 0 and two points in each direction.
+        """Fits a parabola to the center and two points along each of k directions.
 
         Args:
-            rows: the points minus the center, ``2k x d``: one in each direction, then another one in each.
-            heights: their values minus the value at the center, shape ``2k``.
+            rows: the points minus the center, ``2k x d``: first one point for each direction, then the others.
+            heights: the values at the points minus the value at the center, shape ``2k``.
         """
         first, second = rows.tensor_split(2)
         a = torch.linalg.vector_norm(first, dim=1)
@@ -61,13 +61,13 @@ class Parabolas:
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """The scales of variables without two finite bounds, and when the values of a design change a scale or the radius.
+    """Chooses scales for the variables without two finite bounds, and corrects scales and radius after a design.
 
     Attributes:
-        chance: a magnitude in x0 differs from the geometric mean by chance if the factor between them is at most this
-            times d: the least of d draws from one distribution is about 1/d of their mean.
-        unlike: a scale changes if the design suggests one that differs by more than this factor.
-        narrow: the design is too wide if all its parabolas have their minima within this share of its radius.
+        chance: a variable keeps its own magnitude in x0 as its scale if this differs from the geometric mean of all
+            magnitudes by a factor above ``chance`` d.
+        unlike: a scale changes if the design suggests a scale that differs by more than this factor.
+        narrow: the design is too wide if all its parabolas have their minima within this fraction of its radius.
     """
 
     chance: float = 10.0
@@ -75,10 +75,10 @@ class ScaleRule:
     narrow: float = 0.125
 
     def first(self, box: FreeBox, x0: Tensor) -> Tensor:
-        """The scales that x0 suggests, shape ``d_free``; 1 where both bounds are finite or all of x0 is 0.
+        """Chooses the scales from x0, shape ``d_free``; 1 for variables with two finite bounds, or if x0 is 0.
 
-        A variable's scale is the geometric mean of all magnitudes that are not 0, or its own magnitude if that is not 0
-        and differs from the mean by more than chance.
+        A scale is the geometric mean of all magnitudes in x0 that are not 0, or the variable's own magnitude if that
+        differs too much from the mean (``chance``).
         """
         sizes, infinite = x0.abs(), ~torch.isfinite(box.sides)
         known = infinite & (sizes > 0.0)
@@ -89,10 +89,11 @@ class ScaleRule:
         return torch.where(infinite, power_of_two(torch.where(unlike, sizes, mean)), 1.0)
 
     def factors(self, box: FreeBox, found: Parabolas, delta: float) -> Tensor:
-        """The factors by which scales change after a design, shape ``d_free``: powers of two, most of them 1.
+        """Computes the factors, shape ``d_free``, by which scales change after a design of radius ``delta``.
 
         Let F be the decrease that all convex parabolas predict together. A parabola of curvature c rises by F over the
-        distance √(2F/c) from its minimum. In units of the new scale this distance is δ for every variable.
+        distance √(2F/c) from its minimum. With the new scale, this distance is ``delta``. Factors are powers of two,
+        and 1 for scales that do not change.
         """
         convex = (found.curvatures > 0.0) & ~torch.isfinite(box.sides)
         c = torch.where(found.curvatures > 0.0, found.curvatures, math.inf)
@@ -101,7 +102,7 @@ class ScaleRule:
         return torch.where(changes, power_of_two(torch.where(changes, reach, 1.0)), 1.0)
 
     def narrowed(self, found: Parabolas, delta: float) -> float | None:
-        """The distance from the center to the parabolas' farthest minimum if the design is too wide; else None."""
+        """Returns the distance from the center to the farthest minimum of a parabola if the design is too wide."""
         if not bool((found.curvatures > 0.0).all()):
             return None
         reach = float((found.slopes / found.curvatures).abs().max())

@@ -15,15 +15,15 @@ from surrogates.pinned.prior import Hyperparameters
 
 @dataclass
 class Data:
-    """The queries.
+    """The queries of all runs, and given evaluations.
 
     Attributes:
-        points: those that succeeded, free variables in search units, ``n x d_free``.
-        values: f at them, shape ``n``.
-        failed: those that failed, ``m x d_free``.
-        outside: the number of points that cannot be a center: given points that lie outside the bounds or violate a
-            known constraint with ``keep_feasible``. They come first.
-        weights: the noise variance of each value in units of the known one, shape ``n``; None: all 1.
+        points: the points that succeeded, free variables in units of their scales, ``n x d_free``.
+        values: f at the points, shape ``n``.
+        failed: the points that failed, ``m x d_free``.
+        outside: the number of points that cannot be a center, which come first: given points that lie outside the
+            bounds or violate a known constraint with ``keep_feasible``.
+        weights: the noise variance of each value relative to the run's noise variance, shape ``n``; None: 1.
     """
 
     points: Tensor
@@ -33,14 +33,14 @@ class Data:
     weights: Tensor | None = None
 
     def rows(self, which: Tensor) -> Data:
-        """The successful queries selected by indices or a mask, and all failed ones."""
+        """Selects successful queries by indices or a mask, with all failed queries."""
         weights = None if self.weights is None else self.weights[which]
         mask = torch.zeros(len(self.values), dtype=torch.bool).index_fill(0, torch.arange(self.outside), True)
         outside = int(mask[which].sum())
         return Data(self.points[which], self.values[which], self.failed, outside, weights)
 
     def joined(self, points: Tensor, values: Tensor, failed: Tensor, weights: Tensor | None = None) -> Data:
-        """These and further queries, of weight 1 unless weights are given."""
+        """Adds further queries; without ``weights``, their weight is 1."""
         held = (None, None) if self.weights is None and weights is None else (self.weights, weights)
         parts = [torch.ones_like(v) if w is None else w for v, w in zip((self.values, values), held, strict=True)]
         return Data(
@@ -57,17 +57,17 @@ class Run:
     """The run since the last restart.
 
     Attributes:
-        radius: its radii.
-        center: its iterate, shape ``d_free``.
+        radius: the radii.
+        center: the center of the trust region, shape ``d_free``.
         noisy: whether values have noise; None: not known.
-        smoothing: whether the model has noise, for noisy values or for ripples that it does not follow.
-        run_start: the index of its first query.
+        smoothing: whether the model has noise, for noisy values or to smooth over ripples.
+        run_start: the index of the run's first query.
         center_index: the index of the query at the center.
-        model_queries: the number of queries in a row that only improved the model: geometry-improving queries, and
+        model_queries: the number of consecutive queries that only improved the model: geometry-improving queries, and
             steps whose shortfall was attributed to chance.
-        start_value: f + ψ at x0; inf where it failed.
+        start_value: f + ψ at x0; inf if f failed there.
         repeated_gap: the difference of the two values at a point that was evaluated twice; inf if noise is given.
-        hidden_since: how many queries had been told when noise first hid how f varies within ρ; None: it has not.
+        hidden_since: the number of evaluations when noise first hid how f varies within ρ, or None.
     """
 
     radius: Radius
@@ -84,14 +84,14 @@ class Run:
 
 @dataclass
 class Fit:
-    """The hyper-parameters of the model.
+    """The model's subspace, metric and hyper-parameters.
 
     Attributes:
-        basis: an orthonormal basis B of the subspace of the model, ``k x d_free``.
-        metric: A in the basis's coordinates, ``k + 1 x k + 1``.
-        spanning: whether the model is of the subspace spanned by the steps from the center to its queries.
-        params: a and s²; None before the first fit of a run.
-        fitted_at: how many queries had succeeded at the last fit; 0 makes a fit due.
+        basis: an orthonormal basis B of the model's subspace, ``k x d_free``.
+        metric: the metric A in coordinates of the basis, ``k + 1 x k + 1``.
+        spanning: whether the model is restricted to the subspace spanned by the steps from the center to the queries.
+        params: the amplitude and the noise of the kernel; None before the first fit of a run.
+        fitted_at: the number of successful queries at the last fit; 0 makes a fit due.
     """
 
     basis: Tensor
@@ -103,20 +103,20 @@ class Fit:
 
 @dataclass
 class ConstraintData:
-    """The constraints at the queries, and what a violation costs.
+    """The constraints' values at the queries, and the price of a violation.
 
     Attributes:
-        values: c at the queries that succeeded, ``n x m``: evaluated constraints, and then known ones.
-        partial: failed queries that returned some of their values, ``p x d_free``.
-        partial_values: f and c there, ``p x 1 + m``, NaN for those that are missing.
-        slopes: the root mean square slope of each constraint, shape ``m``, by which violations become distances.
-        errors: how far the constraints at the last step were from their predictions, shape ``m``.
-        multipliers: of the rows of the constraints at the last step planned, in f's units per length.
-        own: a and s² of each evaluated constraint with hyper-parameters of its own, ``m x 2``; else empty.
-        sizes: the numbers of components of the evaluated constraints; empty before they are known.
-        price: ν, in f's units per length; 0 before the first values.
-        prices: the least and the largest ν.
-        wanted: the prices that the last steps asked for.
+        values: c at the successful queries, ``n x m``: first the evaluated constraints, then the known ones.
+        partial: failed queries with some finite values, ``p x d_free``.
+        partial_values: f and c at the queries in ``partial``, ``p x 1 + m``; NaN for missing values.
+        slopes: the root mean square slope of each constraint, shape ``m``, which converts violations to distances.
+        errors: the error of the prediction of each constraint at the last step, shape ``m``.
+        multipliers: the multipliers of the one-sided constraints at the last planned step, in f's units per length.
+        own: amplitude and noise of each evaluated constraint, ``m x 2``; empty if hyper-parameters are shared.
+        sizes: the number of components of each evaluated constraint; empty before it is known.
+        price: the price ν, in f's units per length; 0 before the first values.
+        prices: the least and the largest price.
+        wanted: the prices computed from the multipliers of the last steps.
         error_length: the length of the last step.
     """
 
@@ -136,14 +136,14 @@ class ConstraintData:
 
 @dataclass
 class TrustRegionState:
-    """The state between batches; its tensors are float64 on the CPU.
+    """The state of the method between batches; all tensors are float64 on the CPU.
 
     Attributes:
         data: the queries.
         run: the run since the last restart.
-        fit: the model's hyper-parameters.
-        plan: the next batch.
-        scale: the variables' scales in search units, shape ``d_free``, powers of two; points are in units of them.
+        fit: the model's subspace, metric and hyper-parameters.
+        plan: the plan for the next batch.
+        scale: the scales of the free variables in search coordinates, shape ``d_free``, powers of two.
         plan_id: the number of the plan; 0 before the first batch.
         constraints: the constraints' values; None without constraints.
     """
@@ -157,12 +157,12 @@ class TrustRegionState:
     constraints: ConstraintData | None = None
 
     def nearest(self, at: Tensor) -> int:
-        """The index of the query nearest to a point, shape ``d_free``, among the queries that may be a center."""
+        """Returns the index of the query nearest to a point, shape ``d_free``, among queries that may be a center."""
         distances = torch.linalg.vector_norm(self.data.points[self.data.outside :] - at, dim=1)
         return self.data.outside + int(distances.argmin())
 
     def rescale(self, factors: Tensor) -> None:
-        """Multiplies the scales by factors, shape ``d_free``, so that all points stay where they are."""
+        """Multiplies the scales by factors, shape ``d_free``, and converts all points to the new scales."""
         data, self.scale = self.data, self.scale * factors
         self.data = replace(data, points=data.points / factors, failed=data.failed / factors)
         self.run.center = self.run.center / factors
@@ -172,6 +172,6 @@ class TrustRegionState:
         self.run.center, self.run.center_index = self.data.points[number], number
 
     def copied(self) -> TrustRegionState:
-        """A state whose parts may be changed without changing this one."""
+        """Returns a copy whose parts may be replaced without changing this state."""
         parts = {name: replace(getattr(self, name)) for name in ("data", "run", "fit")}
         return replace(self, **parts, constraints=None if self.constraints is None else replace(self.constraints))

@@ -1,4 +1,4 @@
-"""Minimizes by a trust region on a derived Gaussian process whose value is pinned at the best point."""
+"""The default method: Powell's trust region with a Gaussian process that is pinned at the best point."""
 
 from __future__ import annotations
 
@@ -39,85 +39,86 @@ from surrogates.pinned.prior import Hyperparameters
 from surrogates.threads import small_algebra
 
 PATIENCE = 2
-"""A planned query is awaited until more than this many answers per pending point have arrived since it was asked."""
+"""The value of a planned query is awaited until more than this many other values per pending point have arrived."""
 
 
 class SurrogateTrustRegion(Optimizer):
-    """Minimizes a function by steps to the least mean of a Gaussian process near the best point found so far.
+    """Minimizes a function by steps to the least posterior mean of a Gaussian process near the best point.
 
-    The method is a trust region, as in Powell's NEWUOA and BOBYQA and in COBYQA. Its model is a derived Gaussian
-    process (``surrogates.pinned``), not a quadratic. It interpolates the queries about the best point, the center.
-    After the initial design, which is one batch, the method evaluates one point at a time, or several with ``workers``.
-    It is the default of ``minimize``.
+    This is the default method of ``minimize``: a trust region, as in Powell's NEWUOA and BOBYQA and in COBYQA, with a
+    derived Gaussian process (``surrogates.pinned``) instead of a quadratic model. The process interpolates queries
+    around the best point, the center. After the initial design, which is one batch, the method evaluates one point at a
+    time, or several with ``workers``.
 
-    **A run** begins with a design: x0 and points around it (``DesignRule``). Each later query is a step to the least
-    mean within a radius Δ of the center, or, if the model is poor, a geometry-improving query. The model is of the
-    subspace that the steps to its queries span. Δ grows if steps do as well as predicted, and falls otherwise. When the
+    **A run** begins with a design: x0 and points around it. Each later query is a step to the least mean within a
+    radius Δ of the center or, if the model is poor, a geometry-improving query. The model covers the subspace spanned
+    by the steps from the center to its queries. Δ grows if steps decrease f as predicted, and falls otherwise. When the
     scale of the search falls below 5e-8 of the first radius, a new run begins at a random point. With many variables it
-    begins at the best query instead, unless the random point is better than x0. ``best_x`` is the best of all runs.
+    begins at the best query instead, unless the random point is better than x0. ``best_x`` is the best query of all
+    runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
 
     **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
     evaluation fails, f is treated as noisy. If they agree, f has ripples, and the model smooths over them until the
-    search reaches their scale. For noisy values ``x`` is the query of least posterior mean; ``best_x`` is always the
-    query of the least value. Once noise hides how f varies within the scale of the search, the run makes 20 further
-    queries a variable, which averages noise out. Then a new run begins elsewhere.
+    search reaches their scale. For noisy values, ``x`` is the query of least posterior mean, while ``best_x`` is always
+    the query of the least value. When noise hides how f varies at the scale of the search, the run makes 20 more
+    queries per variable, which averages out noise; then a new run begins elsewhere.
 
-    **History.** A run with a history begins at the best given point that is feasible and in the bounds. It makes only
-    those queries of a design that the given points do not replace. If x0 is given too, it is evaluated first. The model
-    uses points outside the bounds, but the center never moves there. If one point has two different values, values are
-    noisy.
+    **History.** A run with a history begins at the best given point that is feasible and in the bounds. The given
+    points replace queries of the design. If x0 is given too, it is evaluated first. The model uses points outside the
+    bounds, but the center never moves there. If one point has two different values, f is treated as noisy.
 
-    **Prox.** Given the prox of ψ, the method minimizes f + ψ; steps stay in ψ's domain.
+    **Prox.** Given the prox of ψ, the method minimizes f + ψ, and steps stay in ψ's domain.
 
-    **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for
-    a variable with two finite bounds, and otherwise its magnitude in x0 or the spread of the history (``ScaleRule``).
-    The values of the design may change a scale from x0 by more than a factor of 32, or lead to a smaller design.
+    **Scales.** Δ is in units of a scale for each variable: ``x_scale`` if it is given; a tenth of the distance between
+    two finite bounds; otherwise the variable's magnitude in x0, or its spread in the history. If the values of the
+    design show that a scale from x0 is wrong by more than a factor of 32, the scale changes; if they show that the
+    design is too wide, a smaller one follows.
 
     **When to use it.** It is the first choice for expensive functions: with 2 to 40 variables from about ten queries
     per variable on, with more variables from two queries per variable on, with noise, constraints, integers or a
-    history. TuRBO and methods that compare values may be ahead on rugged functions.
+    history. TuRBO and methods that only compare values may reach lower values of rugged functions.
     ``experiments/published/which-method.md`` has the comparisons.
 
-    **Cost.** One query per step. With w queries in the ``window``, a step takes O(w³ + w²d) time and O(w² + wd) memory.
+    **Cost.** One query per step. With w queries in the model, a step takes O(w³ + w²d) time and O(w² + wd) memory.
 
-    **When to set an option.** Set ``x_scale`` to the change of each variable that matters, if x0 is 0 and variables
-    have different units, or if f varies over a much smaller scale than the width of the box. Set ``radius`` to begin
-    with smaller or larger steps. Set ``noise`` if you know the variance of a value's noise; with 0 the center is never
-    evaluated twice, and small-scale variation is smoothed over as ripples. Set ``window`` to make a query cheaper.
-    ``docs/trust_region.md`` has the formulas and rules, and links to the gain from each.
+    **When to set an option.** If x0 is 0 and variables have different units, or if f varies over a much smaller scale
+    than the width of the box, set ``x_scale`` to the change of each variable that matters. Set ``radius`` to begin with
+    smaller or larger steps. Set ``noise`` if you know the variance of a value's noise; with 0, the center is never
+    evaluated twice, and small-scale variation is treated as ripples. Set ``window`` to make a query cheaper.
+    ``docs/trust_region.md`` has the formulas and rules.
 
     Args:
         x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
-        radius: the first Δ in units of the variables' scales. At most half of the largest side (more for d > 20). None:
-            2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale`` or where a side is infinite. With
+        radius: the first Δ, in units of the variables' scales, at most half of the largest side (more for d > 20).
+            None: 2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale`` or if a side is infinite. With
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, or 100 for more than
-            60 variables; 40 for one variable. For noisy values at least half of all queries, up to 300.
-        noise: the variance of a value's noise, in f's units squared; None: it is estimated, or it is the mean of the
-            history's ``yvar`` if that is given. With ``yvar``, each given value has its own variance.
-        x_scale: the change that matters, one for each variable or for all; rounded to a power of two. None: see above.
+            60 variables; 40 for one variable. For noisy values, at least half of all queries, up to 300.
+        noise: the variance of a value's noise, in f's units squared. None: the mean of the history's ``yvar`` if that
+            is given, otherwise it is estimated. With ``yvar``, each given value has its own variance.
+        x_scale: the change that matters, for each variable or for all, rounded to a power of two. None: see above.
         constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
-            ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear ones are evaluated with f, and
-            f and c at one point are one query; linear and cheap ones cost none.
-        feasibility_tol: the largest relative violation of a feasible query. A violation is relative to the first
-            distance of the constraint from its bound that is not 0.
+            ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear constraints are evaluated with
+            f, as a part of the same query; linear and cheap constraints cost no queries.
+        feasibility_tol: the largest violation of a feasible query, relative to the constraint's first distance from its
+            bound that is not 0.
         feasibility_probability: the probability, from 0.5 to below 1, with which each evaluated inequality must hold
-            under its model where a step ends. None: its posterior mean must satisfy it.
+            at the end of a step, under the constraint's model. None: the constraint's posterior mean must satisfy it.
         own_hyperparameters: whether each evaluated constraint has its own hyper-parameters instead of those of f. Set
             it if f and the constraints differ in noise or smoothness; a query then takes longer.
-        residuals: the loss of a least-squares problem; queries then return rows (F, r) of the cost and the residuals.
-            See ``optimizers.least_squares``.
-        rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``, or
-            ``RESIDUAL_RULES`` for residuals.
-        **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
+        residuals: the loss of a least-squares problem (see ``optimizers.least_squares``); queries then return rows
+            (F, r) of the cost and the residuals.
+        rules: the rules of the method and their options; None: ``TrustRegionRules()``, or ``RESIDUAL_RULES`` with
+            ``residuals``.
+        **common: see ``Optimizer``. Bounds may be infinite; a prox needs a method ``value``.
 
     Raises:
-        ValueError: if the prox has no ``value``, bounds leave nothing to search, an option is out of range, or
-            ``x_scale`` is given with ``rescale=True`` or a prox.
-        TypeError: for an option of another type.
+        ValueError: if the prox has no method ``value``, if no variable has two different bounds, if an option is out of
+            range, or for ``x_scale`` with ``rescale=True`` or a prox.
+        TypeError: for an option of the wrong type.
 
     References:
         M. J. D. Powell, The NEWUOA software for unconstrained optimization without derivatives, 2006.
@@ -151,19 +152,19 @@ class SurrogateTrustRegion(Optimizer):
                 raise TypeError(f"{name} must be {kind.__name__}(...), got {given!r:.80}")
         groups = () if constraints is None else parse_constraints(constraints)
         if groups and common.get("prox") is not None:
-            raise ValueError("a prox does not go with constraints: give what it says as constraints, or bounds")
+            raise ValueError("constraints cannot be combined with a prox: pass bounds or constraints instead of it")
         if groups:
             x = reference_point(x0, common.get("history"), common.get("bounds"))
             self.constraint_set = ConstraintSet(groups, x.double().cpu().numpy())
         self.residuals = residuals
         if residuals is not None:
             if groups or common.get("prox") is not None:
-                raise ValueError("residuals cannot be combined with constraints or a prox; use bounds")
+                raise ValueError("residuals cannot be combined with constraints or a prox, only with bounds")
             self.constraint_set = ConstraintSet([residuals.group], np.empty(0))
         self.feasibility_tol = nonnegative("feasibility_tol", feasibility_tol)
         self.feasibility_probability = p = optional(nonnegative, "feasibility_probability", feasibility_probability)
         if p is not None and not 0.5 <= p < 1.0:
-            raise ValueError(f"feasibility_probability must be a probability from 0.5 to below 1, got {p!r}")
+            raise ValueError(f"feasibility_probability must be at least 0.5 and below 1, got {p!r}")
         self.own_hyperparameters = check_boolean("own_hyperparameters", own_hyperparameters)
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
@@ -171,7 +172,7 @@ class SurrogateTrustRegion(Optimizer):
         self.x_scale = optional(parse_scale, "x_scale", x_scale)
         if x_scale is not None:
             if common.get("rescale") or common.get("prox") is not None:
-                raise ValueError("x_scale does not go with rescale=True, nor with a prox, which is in x's units")
+                raise ValueError("x_scale cannot be combined with rescale=True or a prox: leave out x_scale")
             common["rescale"] = False
         self.rules = rules or (TrustRegionRules() if residuals is None else RESIDUAL_RULES)
         super().__init__(x0, **common)
@@ -180,12 +181,12 @@ class SurrogateTrustRegion(Optimizer):
         psi = cast("Prox | None", self.prox)
         if psi is not None:
             if not hasattr(psi, "value"):
-                raise ValueError("SurrogateTrustRegion compares values of f + ψ: its prox needs a method value(x)")
+                raise ValueError("SurrogateTrustRegion compares values of f + ψ: prox must have a method value(x)")
             if not math.isfinite(float(psi.value(self._x))):
                 self._x = self._prox(self._x, 1.0)
         box = FreeBox(self._x, self.domain)
         if box.d == 0:
-            raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
+            raise ValueError("SurrogateTrustRegion has nothing to search: all lower bounds equal the upper bounds")
         scale = box.scale
         if self.x_scale is not None:
             if self.x_scale.shape not in ((), (1,), self._x.shape):
@@ -360,16 +361,16 @@ class SurrogateTrustRegion(Optimizer):
             return None
         run, yvar = self.state.run, data.yvar.cpu()
         if self.constraint_set is not None:
-            raise ValueError("with constraints, all values have the same noise variance; leave out yvar")
+            raise ValueError("yvar cannot be combined with constraints or residuals: leave out yvar")
         if self._variance is None and self.state.plan_id:
-            raise ValueError("to tell values with yvar, begin the run with noise=... or with a history that has yvar")
+            raise ValueError("this run cannot take values with yvar: begin it with noise=... or a history with yvar")
         if self._variance is None:
             self._variance = float(yvar.mean())
             self._builder = self._build(self._builder.box)
             run.noisy = self._variance > 0.0
             run.smoothing = self.rules.noise.smooths(run.noisy)
         if self._variance == 0.0 and bool(yvar.any()):
-            raise ValueError("noise=0 says that values are exact, but yvar is positive; leave out one of them")
+            raise ValueError("yvar is positive, but noise=0 says that values are exact: leave out one of them")
         return yvar / self._variance if self._variance else None
 
     def _admitted(self, points: Tensor) -> Tensor:

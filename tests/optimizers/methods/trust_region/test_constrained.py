@@ -320,7 +320,7 @@ def test_what_cannot_be_is_refused():
 
     with pytest.raises(ValueError, match="RGF takes no constraints"):
         run(method="rgf", constraints=DISK)
-    with pytest.raises(ValueError, match="prox does not go with constraints"):
+    with pytest.raises(ValueError, match="constraints cannot be combined with a prox"):
         run(prox=L1(0.1), constraints=DISK)
     with pytest.raises(ValueError, match="x0 violates a constraint with keep_feasible"):
         run(constraints=LinearConstraint([[1.0, 1.0]], 1.0, 2.0, keep_feasible=True))

@@ -127,7 +127,7 @@ def test_a_resumed_run_has_the_scales_that_it_has_learned():
         ({"x_scale": [1.0, math.inf]}, "x_scale must be"),
         ({"x_scale": [1.0, 2.0, 3.0]}, r"x_scale must .* 2 variables"),
         ({"x_scale": "jac"}, "x_scale must be real numbers, got .* 'jac'"),
-        ({"x_scale": 1.0, "rescale": True, "bounds": [(-1, 1)] * 2}, "x_scale does not go with rescale=True"),
+        ({"x_scale": 1.0, "rescale": True, "bounds": [(-1, 1)] * 2}, "x_scale cannot be combined with rescale=True"),
     ],
 )
 def test_scales_that_cannot_be_are_refused(options, words):
