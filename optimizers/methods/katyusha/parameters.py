@@ -64,7 +64,7 @@ def variance_constant(option: Option, d: int, size: int) -> float:
     check_integer("d", d, 1)
     check_integer("size", size, 1)
     if size > d:
-        raise ValueError(f"size must be from 1 to d = {d}, got {size}")
+        raise ValueError(f"size must be at most d = {d}, got {size}")
     if option == "II":
         return 4.0 * d / size
     return max(4.0 * d * (d - size) / ((d - 1.0) * size), 1.0) if size < d else 1.0
@@ -184,4 +184,4 @@ def _check_small(size: int, d: int) -> None:
     check_integer("d", d, 1)
     check_integer("size", size, 1)
     if size > math.sqrt(d):
-        raise ValueError(f'Corollaries 1 and 2 need |S| <= √d for d = {d}, got {size}: use parameters="theorem_1"')
+        raise ValueError(f'Corollaries 1 and 2 need |S| <= √d, got {size} for d = {d}: use parameters="theorem_1"')

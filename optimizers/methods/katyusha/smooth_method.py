@@ -43,7 +43,7 @@ class SmoothState:
 def check_size(name: str, size: int, d: int) -> int:
     """Returns a number of directions; raises ``ValueError`` if it is not from 1 to d."""
     if check_integer(name, size, 1) > d:
-        raise ValueError(f"{name} must be from 1 to {d}, the number of variables, got {size}")
+        raise ValueError(f"{name} must be at most d = {d}, the number of variables, got {size}")
     return size
 
 

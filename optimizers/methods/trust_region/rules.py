@@ -341,7 +341,7 @@ class TrustRegionRules:
         for rule in (getattr(self, field.name) for field in fields(self)):
             for name, value in vars(rule).items():
                 if isinstance(value, int | float) and not value >= 0:
-                    raise ValueError(f"{name} of {type(rule).__name__} must be a number of at least 0, got {value!r}")
+                    raise ValueError(f"{type(rule).__name__}({name}=...) must be a number of at least 0, got {value!r}")
 
 
 RESIDUAL_RULES = TrustRegionRules(

@@ -326,7 +326,7 @@ def test_what_cannot_be_is_refused():
         run(constraints=LinearConstraint([[1.0, 1.0]], 1.0, 2.0, keep_feasible=True))
     with pytest.raises(ValueError, match="gave 2 values, but has bounds for 3"):
         run(constraints=NonlinearConstraint(lambda x: [1.0, 2.0], [0.0, 0.0, 0.0], 1.0))
-    with pytest.raises(ValueError, match="a probability from"):
+    with pytest.raises(ValueError, match="feasibility_probability must be"):
         run(constraints=DISK, feasibility_probability=0.3)
 
 
