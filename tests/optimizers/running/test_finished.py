@@ -52,7 +52,7 @@ def test_another_computation_is_refused_with_each_difference(tmp_path):
     ("content", "message"),
     [
         (line(0, "comparison", FORMAT + 1, ABOUT), rf"begins with \['comparison', {FORMAT + 1}\]"),
-        (line(0, "run", {"suite": "bbob"}), "begins with .*suite.*an earlier version's; move it away"),
+        (line(0, "run", {"suite": "bbob"}), "begins with .*suite.*earlier version wrote it; move it away"),
         (b'{"settings": {}}\n[0, [], 1.0]\n', "line 2 of .* is damaged|is not a journal"),
         (b"my notes", "is not a journal of a run; move it away"),
         (b'{"a": 1}\n', "is not a journal of a run; move it away"),
