@@ -45,7 +45,7 @@ COMPETITORS = (
     Competitor("matrix-vector product", "–", peers.matrix_vector),
     Competitor("DerivedGP", "mean", peers.our_mean),
     Competitor("autograd by hand", "mean", peers.autograd_by_hand),
-    Competitor("BoTorch + autograd", "mean", peers.botorch_autograd),
+    Competitor("BoTorch + autograd", "mean", peers.botorch_autograd, lambda n, d, q: 4 * q * n * d),
     Competitor("DerivedGP", "mean+trace", peers.our_mean_and_trace),
     Competitor(
         "torch.func Jacobian + solve", "mean+trace", peers.jacobian_and_solve, lambda n, d, q: (3 * q + 2 * n) * n * d
