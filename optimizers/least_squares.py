@@ -48,7 +48,7 @@ def least_squares(
     may be noisy. A query fails if any residual is NaN.
 
     Args:
-        r: function from a point, shape ``d``, to the residuals, shape ``m``; ``q x d`` to ``q x m`` with ``batched``.
+        r: function from a point, shape ``d``, to residuals, shape ``m``; with ``batched`` from ``q x d`` to ``q x m``.
         x0: initial point, shape ``d``.
         max_queries: the budget of evaluations of r.
         bounds: ``scipy.optimize.Bounds``, ``Space``, a tuple (lower, upper) of arrays or numbers as in SciPy's

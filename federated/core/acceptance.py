@@ -34,7 +34,7 @@ class PointValuesState:
 
 
 class PointValues(Optimizer):
-    """The client's part of the phase: an optimizer that evaluates given points and does not move."""
+    """The client's part of the acceptance phase: an optimizer that evaluates given points and does not move."""
 
     method = "point_values"
     rescale_by_default = False
@@ -80,7 +80,7 @@ class PointValues(Optimizer):
 
 @dataclass
 class Acceptance:
-    """The server's part of the phase.
+    """The server's part of the acceptance phase.
 
     Attributes:
         previous: x_{r−1}, shape ``d``.

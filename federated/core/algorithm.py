@@ -36,8 +36,7 @@
 - **Gate.** Reports that are far longer than the others are excluded before ``_aggregate`` (``federated.core.gate``). A
   tensor ``x`` is measured from the server's model; tensors named in ``ungated`` are not measured.
 - **Skipped rounds.** If no report of a phase can be used, the base class skips the round: it calls ``_skipped(phase)``,
-  which may repair the state, instead of ``_aggregate``. ``_aggregate`` may raise ``RoundSkipped(reason)`` before
-  changes.
+  which may repair the state, instead of ``_aggregate``. ``_aggregate`` may raise ``RoundSkipped`` before any change.
 - **State.** ``self.state`` of server or client is one dataclass, saved by ``optimizers.core.state`` (tensors, numbers,
   strings, lists, dicts, objects with ``state_dict``). A client's optimizer is saved too, so a client class often needs
   no ``state``. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
@@ -198,7 +197,7 @@ class Algorithm(ABC):
             raise ValueError(f"server_rate must be at most 1 with a prox, so that x stays feasible, got {server_rate}")
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         if self.aggregation not in WEIGHTED and len(set(self.weights)) > 1:
-            raise ValueError(f"aggregation {aggregation!r} ignores weights: leave them equal")
+            raise ValueError(f"aggregation {aggregation!r} ignores weights: pass equal weights or None")
         self.trim, self.gate, self.quorum = real_number("trim", trim), real_number("gate", gate), quorum
         if not 0.0 <= self.trim < 0.5:
             raise ValueError(f"trim must be in [0, 0.5), got {trim}")

@@ -33,7 +33,7 @@ def check_saved(
         current: the value of a new object.
         saved: the value written by ``optimizers.core.state.save``.
         vectors: specifications of tensors by name.
-        growing: whether a matrix may have another number of rows; a tensor may if the new object's is empty.
+        growing: whether a matrix may have another number of rows, which is always allowed if the new one has none.
         hint: the declared type of a dataclass's field; None if undeclared.
     """
     if hasattr(current, "load_state_dict"):

@@ -179,8 +179,7 @@ class Server(ABC):
         """Ends the phase: aggregates valid reports, refuses the others, and proceeds to the next phase or round.
 
         The order of arrivals does not matter, except that the first of several valid reports of a client counts.
-        The gate may refuse reports. With fewer than the quorum the round is skipped; only ``_skipped`` may change the
-        state.
+        The gate may refuse reports. Without a quorum the round is skipped, and only ``_skipped`` may change the state.
         """
         number, phase = self.round, self.phase
         accepted: dict[int, Report] = {}
@@ -263,12 +262,12 @@ class Server(ABC):
     # For subclasses to use.
 
     def combine(self, name: str, reports: Mapping[int, Report]) -> Tensor:
-        """Returns the mean of the reports' tensors of a name, by the algorithm's aggregation and weights."""
+        """Returns the mean of the reports' tensors with this name, by the algorithm's aggregation and weights."""
         vectors = {client: report.tensors[name] for client, report in reports.items()}
         return self.mean_of(vectors, self.x if name == "x" else None)
 
     def mean_of(self, vectors: Mapping[int, Tensor], about: Tensor | None = None) -> Tensor:
-        """Returns the mean of vectors by client, by the algorithm's aggregation and weights; see ``combine``."""
+        """Returns the mean of the clients' vectors, by the algorithm's aggregation and weights; see ``combine``."""
         a = self.algorithm
         weights = [a.weights[client] for client in vectors]
         return combine(a.aggregation, list(vectors.values()), weights, a.trim, about)

@@ -32,7 +32,7 @@ MIN_SCALE = 1e-8
 
 @dataclass
 class Settling:
-    """The server's part of the rule.
+    """The server's state of a settling rate.
 
     Attributes:
         x: the last model, shape ``d``, in search coordinates.

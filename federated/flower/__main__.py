@@ -159,7 +159,7 @@ def run(given: Namespace) -> int:
 
 @command("flwr stop", "RUN_ID", "1234567890 --insecure", *DIAL)
 def stop(given: Namespace) -> int:
-    """Runs flwr stop, which ends a run; a run with resume= continues from its checkpoint."""
+    """Runs flwr stop, which ends a run; a later run with resume= continues from its checkpoint."""
     if not (number := _operand(given)).isdecimal():
         raise ValueError(f"stop needs the number of a run, got {number!r}: {PROGRAM} status lists the runs")
     return _flwr(given, "stop", number, "given", *given.others).returncode

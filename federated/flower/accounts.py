@@ -81,7 +81,7 @@ class ClientAccount:
         self._remarks = [*self._remarks, text][:MAX_REMARKS]
 
     def service(self, client: int, sent: RecordDict, entry: PendingMessage) -> Service:
-        """Returns the costs of a message, with records ``sent``, and of its reply, and why a report is missing."""
+        """Returns the costs of a message (records ``sent``) and its reply, and the reason for a missing report."""
         traffic = Counter(message_down=size_of(sent) if entry.node else 0)
         spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
         self._messages += bool(entry.node)

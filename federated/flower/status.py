@@ -65,7 +65,7 @@ class Status:
             self._lock.close()
 
     def round(self, record: RoundRecord) -> None:
-        """Writes a completed round."""
+        """Writes the state after a completed round."""
         refused = [f"client {client}, phase {phase}: {reason}" for client, phase, reason in record.refused]
         fun = None if math.isnan(record.fun) else record.fun
         self.write(state="running", round=record.round, queries=record.queries, fun=fun, waiting="", refused=refused)

@@ -34,8 +34,8 @@ class Comparison:
     """The least values that each method found, with a ranking and a figure; ``str`` gives a line for each method.
 
     Attributes:
-        rows: ``seed``, ``method``, ``queries`` and ``value``, the least of the first ``queries`` values, from a run's
-            first success on.
+        rows: ``seed``, ``method``, ``queries`` and ``value``, the least of a run's first ``queries`` values; none
+            before its first success.
         methods: the labels in the order given.
         seeds: the number of runs of each method.
     """

@@ -79,8 +79,7 @@ def run_outside(
     With ``restarts``, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
     methods unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
 
-    A method's error before its first query is raised. A later one is logged and ends the run or, with restarts, the
-    start.
+    An error before the first query is raised. A later error is logged and ends the run or, with restarts, this start.
 
     Args:
         name: a name in ``NAMES``.

@@ -119,7 +119,7 @@ class Pending:
             if answers.batch.id == batch.id:
                 if not batch.same_as(answers.batch):
                     raise ValueError(
-                        f"batch {batch.id} does not have the points that ask returned; tell the batch that ask returned"
+                        f"batch {batch.id} does not have the points that ask returned: tell that batch unchanged"
                     )
                 return answers
         numbers = ", ".join(str(pending.id) for pending in self.batches)

@@ -222,7 +222,8 @@ class Batch:
             directions = Directions(origin["seed"], origin["d"], origin["distribution"])
             if directions.generator != origin["generator"]:
                 raise ValueError(
-                    f"the batch's directions need generator {origin['generator']}, not {directions.generator}"
+                    f"the batch's directions need generator {origin['generator']}, "
+                    f"but this version has {directions.generator}"
                 )
         grouped = isinstance(metric, Mapping)
         return cls(

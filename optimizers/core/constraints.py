@@ -22,7 +22,7 @@ from optimizers.core.values import InvalidValueError, numeric
 class CheapConstraint:
     """A constraint that costs nothing to evaluate and needs no model.
 
-    The function gets NumPy arrays. Derivatives are by ``jac`` if that is callable, otherwise forward differences.
+    The function gets NumPy arrays. Derivatives come from ``jac`` if it is callable, otherwise from forward differences.
 
     Attributes:
         constraint: SciPy's ``NonlinearConstraint``, or a dictionary.

@@ -63,7 +63,7 @@ class Feasibility:
             known: the constraints.
             values: f and c of each query, see ``ConstraintSet.parse``.
             points: the queries in user units, ``q x d``.
-            places: each query's batch number and index there; among equal values the smallest place is the best.
+            places: each query's batch number and index there; among equal values the first place in order is the best.
             retries: the number of failed evaluations that were retried.
             tolerance: the largest relative violation of a feasible query.
 

@@ -154,7 +154,7 @@ def entered(
 ) -> tuple[History, DataAtHand, Feasibility | None]:
     """Selects the evaluations that belong to a run's problem, and computes their totals and feasibility.
 
-    Left out are points at which a variable with equal bounds has another value, or one with ``log`` is not positive.
+    Points are left out if a variable with equal bounds has another value there, or a ``log`` variable is not positive.
 
     Args:
         given: the evaluations.

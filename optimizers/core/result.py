@@ -148,7 +148,7 @@ class Result(OptimizeResult):
             path: the file; no suffix is added.
 
         Raises:
-            TypeError: for an entry that is not a tensor, array, plain value or a nest of these.
+            TypeError: for an entry that is not a tensor, array, plain value or a container of these.
         """
         save_archive(path, "Result", self)
 

@@ -86,8 +86,7 @@ def load(current: Any, value: Any, device: torch.device) -> Any:
 def marked(value: Any) -> Callable[[], Any]:
     """Returns a function that restores the value's present content and returns the value.
 
-    Tensors must be replaced, not changed in place. Objects need ``mark()`` and ``roll_back(mark)``, or a
-    ``state_dict``.
+    Tensors must not be changed in place. Objects need ``mark()`` and ``roll_back(mark)``, or a ``state_dict``.
     """
     if isinstance(value, Tensor):
         return lambda: value

@@ -56,9 +56,8 @@ class Directions:
     **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal coordinates are
     float64 numbers, rounded once to float32. In float16 and bfloat16 the float32 numbers are rounded again.
 
-    **Orthonormal rows** are made in float64 by modified Gram-Schmidt with two sweeps, in a fixed order of operations. A
-    row has the same bits whether it is requested alone or in a block. q rows cost O(q² d) time; those of the last step
-    are cached.
+    **Orthonormal rows** are made in float64 by modified Gram-Schmidt with two sweeps in a fixed order. A row has the
+    same bits whether it is requested alone or in a block. q rows cost O(q² d) time; the last step's rows are cached.
 
     **Devices.** The torch code gives the same bits on any device: its integers stay below 2^49, and its float32
     additions, multiplications and roots are separate kernels, so that none is contracted to a fused multiply-add

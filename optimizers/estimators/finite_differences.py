@@ -27,7 +27,7 @@ class FiniteDifferences(GradientEstimator):
     differences along coordinates, which have no random sign, have bias λ/2 ∂²f/∂x_j², as in `CoordinateDifferences`.)
 
     For linear f with gradient a, E‖g − a‖²/‖a‖² is (d + 1)/n for normal directions, (d − 1)/n for Rademacher, sphere
-    and coordinate ones, and d/n − 1 for n <= d orthonormal ones.
+    and coordinate directions, and d/n − 1 for n <= d orthonormal directions.
 
     **Box.** If a box confines the queries, the displacement of coordinate j is λu_j clipped to the box. For linear f
     the mean of g_j is then a_j ρ_j with ρ_j = E[u_j clip(λu_j)]/(λ E[u_j²]) (`Directions.clipped_share`); the terms of

@@ -39,8 +39,8 @@ class SearchGradient(GradientEstimator):
     uᵢ is standard normal with c = 1, or has another distribution with c = 1/E[u_j²]; ZoRD's ES uses RGF's orthonormal
     directions. With raw values as fitness, E g = ∇f(x) + O(λ²), with a variance that grows with f(x)²/λ², unless
     ``antithetic`` pairs ±u cancel f(x). Centred ranks are invariant under increasing transformations of f, so that g
-    has a direction but no scale. Failed queries and their antithetic partners are left out of the sum and of n. In a
-    box that confines queries, g_j is divided by ρ_j as in `FiniteDifferences`, unbiased for linear f and raw values.
+    has a direction but no scale. Failed queries and their antithetic partners are left out of the sum and of n. If a
+    box confines queries, g_j is divided by ρ_j as in `FiniteDifferences`; for linear f and raw values g is unbiased.
 
     Args:
         directions: n, at least 2; even with ``antithetic``.

@@ -118,7 +118,7 @@ class Checkpoint:
         self._journal.write("failed", batch.id, row)
 
     def arrived(self, batch: Batch, rows: Sequence[int], values: Sequence[Any]) -> None:
-        """Records values or rows, NaN for failed queries; called before the optimizer is told."""
+        """Records values, or rows (f, c), with NaN for failed queries; called before the optimizer is told."""
         self._told += len(rows)
         self._journal.write("value", batch.id, list(rows), list(values))
 

@@ -45,8 +45,7 @@ class Journal:
     """A file of events, lines ``[number, kind, ...] <tab> CRC-32``, appended and flushed one by one.
 
     Each event reaches the operating system at once and the device within a second. If the file cannot be written (a
-    full disk), events are kept in memory and written with the next one. Only one process uses the journal; forks close
-    it.
+    full disk), events are kept in memory and written with the next one. One process uses a journal; forks close it.
 
     Args:
         path: the file, created if it does not exist.

@@ -6,7 +6,7 @@ The step s minimizes the exact penalty function
 
 in a region, as min f(s) + νt over s and t ≥ 0 subject to gᵢ(s) ≤ t, by sequential quadratic programming. A solution
 exists even if constraints contradict each other, depend on each other, or cannot be satisfied in the region. An
-equality h = 0 is two constraints, h and −h. As iterates re-evaluate constraints, curved boundaries need no second-order
+equality h = 0 is two constraints, h and −h. Each iterate evaluates the constraints, so curved ones need no second-order
 correction.
 
 References:

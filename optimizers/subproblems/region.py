@@ -72,8 +72,8 @@ def minimize_in_ball(
     """Finds a low value of a function in a ball about 0, given that it is 0 at ``start``; returns point and value.
 
     The quadratic about s, gᵀ(p − s) + ½(p − s)ᵀH(p − s), is a quadratic about 0 with gradient g − Hs, so that each
-    Newton step is solved in the same ball. A step is halved until the function falls; otherwise gradient steps are
-    tried.
+    Newton step is solved in the same ball. A step is halved until the function falls; if it never falls, gradient steps
+    are tried.
 
     Args:
         value: the function of a point, shape ``d``.
@@ -137,7 +137,7 @@ class HalfSpace:
     share: float = 0.25
 
     def allowed(self, delta: float) -> float:
-        """The largest nᵀs of a step: it stays δ away from the plane or, if 0 is nearer than δ, comes no nearer than 0.
+        """The largest nᵀs of a step, which ends at least δ away from the plane or, if 0 is nearer, no nearer than 0.
 
         The plane approximates the border of an infeasible region. A step of length δ along a border of curvature κ
         crosses it if the step begins nearer than κδ²/2. If every step went to the plane, all long steps would soon

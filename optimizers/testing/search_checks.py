@@ -35,7 +35,7 @@ def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
 
 
 def check_all_failed(factory: Factory, promises: Promises) -> None:
-    """A run in which every query fails says so, and its result is x0."""
+    """The result of a run in which every query fails says so, and has x0 as x."""
     for limit in (None, 3):
         opt = make(factory, promises, max_failures=limit, bounds=[(0.0, 3.0)] * 5)
         result = run(opt, lambda x: math.nan)

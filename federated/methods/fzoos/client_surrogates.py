@@ -51,8 +51,8 @@ class ClientSurrogates:
     """A client's queries and the two surrogates conditioned on them.
 
     The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8, which uses all queries). A
-    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3). It has either all queries, each added in O(n² + nM),
-    or the nearest ``feature_window``, and is then refitted each time. Both surrogates are in f's units.
+    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3). This surrogate contains all queries, each added in
+    O(n² + nM), or the ``feature_window`` nearest ones, refitted each time. Both surrogates are in f's units.
 
     The Fourier surrogate stores n·M numbers of features and n² of their factor while n ≤ M, then 2M²: 80 KB per query
     for M = 10,000. A process caches ``CACHE_BYTES`` of these surrogates, and rebuilds evicted ones. A state does not

@@ -366,8 +366,8 @@ class FZooS(FZooSOptions):
 
     **γ.** By default the server computes one γ_r for all clients at x_r, used in round r + 1 (``gamma.Adaptive``).
     ``gamma="inverse"`` is the paper's 1/t, which damps corrections even if they are accurate; γ = 1 applies them in
-    full even if the features are inaccurate. ``beyond-gamma`` and ``fzoos-fig1`` compare them. ``gamma=0.0`` leaves a
-    FedZO with better estimates.
+    full even if the features are inaccurate. ``beyond-gamma`` and ``fzoos-fig1`` compare them. ``gamma=0.0`` gives
+    FedZO with a better estimate.
 
     **Communication** is d + M numbers per client and round each way. If active queries are made per step and γ is known
     in advance, the client sends xᵢ and wᵢ together, and receives x_r and w together. Otherwise the client sends xᵢ,
