@@ -196,7 +196,7 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
     if arguments.names and (arguments.paper or arguments.all):
-        raise ValueError("run takes ids, --paper or --all, and only one of them")
+        raise ValueError("run takes only one of these: ids, --paper or --all")
     if arguments.names:
         return list(arguments.names)
     if not arguments.paper and not arguments.all:

@@ -1,14 +1,15 @@
-"""``python -m experiments benchmark constraints``: constrained designs of the literature, and the time of a query.
+"""``python -m experiments benchmark constraints``: queries to solve constrained designs, and the time per query.
 
 The default method and COBYQA start on each design (``experiments.workloads.designs``) at the same uniform points. A
-query is one distinct point. The table has the median number of queries until f is within 1e-3 of the optimum (relative)
-at a point that violates no constraint by more than 1e-6; inf if fewer than half of the runs succeed. COBYQA runs in the
-design's variables, and in variables scaled to [−1, 1]. This benchmark scales them, because SciPy 1.17 evaluates
-nonlinear constraints at the wrong point with COBYQA's option ``scale``. In scaled variables the initial radius is a
-fifth of a side, like ours; with COBYQA's default, half a side, some runs stop at their start.
+query is one distinct point. A run succeeds when f is within a relative 1e-3 of the optimum and no constraint is
+violated by more than 1e-6. The table lists the median number of queries to success, or inf if fewer than half of the
+runs succeed. COBYQA runs in the design's variables and in variables scaled to [−1, 1]. The benchmark scales them
+itself, because SciPy 1.17 evaluates nonlinear constraints at the wrong point with COBYQA's option ``scale``. In scaled
+variables its initial radius is a fifth of a side, like the default method's; with COBYQA's default some runs stop at
+once.
 
-The other numbers are processor times of a query on a quadratic with m curved constraints, relative to the time without
-constraints; each time is the shortest of three runs.
+The benchmark also measures the default method's processor time per query on a quadratic with m curved constraints,
+relative to the time without constraints. Each time is the shortest of three runs.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from optimizers import ReturnedConstraints, minimize
 
 GAP, VIOLATION = 1e-3, 1e-6
 FACTOR = 60
-"""The budget of a run on a design, in queries a variable."""
+"""Budget of a run on a design, in queries per variable."""
 
 SIZES = ((5, 5), (10, 10), (20, 20), (40, 40), (40, 189))
-"""Variables and constraints of the functions whose queries are timed."""
+"""Numbers of variables and constraints (d, m) for which queries are timed."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def medians(design: Design, starts: int) -> list[float]:
-    """Returns the median queries of the default method, COBYQA, and COBYQA in scaled variables."""
+    """Returns the median queries to success of the default method, COBYQA, and COBYQA in scaled variables."""
     best, box, needed = design.optimum(12)[0], np.column_stack([design.lower, design.upper]), []
     for seed in range(starts):
         start = box[:, 0] + np.ptp(box, axis=1) * np.random.default_rng(seed).random(len(box))
@@ -65,7 +66,7 @@ def medians(design: Design, starts: int) -> list[float]:
 
 
 def queries_of(design: Design, start: np.ndarray, box: np.ndarray, scaled: bool | None) -> list[Values]:
-    """Returns f and g at the distinct points of a run of COBYQA, or, if ``scaled`` is None, of the default method."""
+    """Returns f and g at the distinct points that COBYQA queried, or the default method if ``scaled`` is None."""
     seen: dict[bytes, Values] = {}
     middle, half, d = box.mean(axis=1), 0.5 * np.ptp(box, axis=1), len(box)
 

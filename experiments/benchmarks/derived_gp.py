@@ -1,8 +1,8 @@
 """``python -m experiments benchmark derived-gp``: times the derived GP against its alternatives.
 
-Times are medians per call: processor time on one thread, wall-clock time on several (``--threads``). Competitors that
-need more than ``--memory``, or were slower than ``--patience`` in a smaller cell, are left out and listed. Memory is
-the increase of the peak during one call. With ``--device cuda`` times are wall-clock times until the device is done.
+Times are medians per call: processor time on one thread, wall-clock time on several (``--threads``). A competitor that
+needs more than ``--memory`` gigabytes, or took more than ``--patience`` seconds on the previous problem, is skipped and
+reported. Memory is the growth of peak memory during one call. With ``--device cuda`` times are wall-clock times.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from experiments.benchmarks.peers import Problem
 from experiments.benchmarks.timing import Call, peak_memory, timed
 
 Key = tuple[str, str, int, int, int, int]
-"""Name and result of a competitor, n, d, q, and the number of threads."""
+"""Key of a measured time: the competitor's name and result, n, d, q, and the number of threads."""
 
 
 @dataclass(frozen=True)
 class Competitor:
-    """One way to compute the same numbers.
+    """One way to compute the gradient posterior of a problem.
 
     Attributes:
         name: name in the table.
-        gives: ``"mean"``, ``"mean+trace"`` or ``"covariance"``.
-        make: creates its call for a problem.
-        numbers: approximate number of float64 values that it needs for (n, d, q).
+        gives: the result: ``"mean"``, ``"mean+trace"`` or ``"covariance"``.
+        make: maps a problem to the function without arguments that is timed.
+        numbers: maps n, d and q to the approximate number of float64 values in memory.
     """
 
     name: str
@@ -65,10 +65,10 @@ RATIOS = (
     ("mean: times as fast as autograd by hand", HAND, MEAN, (500, 2189, 100), 1, True),
     ("mean: times as fast as autograd by hand", HAND, MEAN, (2000, 2189, 100), 1, True),
 )
-"""The targets: name of a ratio of times, its competitors, n, d and q, the limit, and whether it is a lower limit."""
+"""Targets for ratios of times: name, both competitors, (n, d, q), limit, and whether the limit is a lower one."""
 
 MEGABYTES, WIDE = 50.0, (150, 100_000, 1)
-"""The limit for the memory of the mean and trace above that of the data, and n, d and q."""
+"""Largest memory in MB that mean and trace may need in addition to the data, and the (n, d, q) of this test."""
 
 
 def main(arguments: Sequence[str]) -> int:

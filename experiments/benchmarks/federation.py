@@ -1,11 +1,11 @@
-"""``python -m experiments benchmark federation``: the cost of a round for a server of many clients, and for a client.
+"""``python -m experiments benchmark federation``: the cost of a round for a server with many clients, and for a client.
 
-The server is the engine's own, with codec, checks, ledger and history. Its clients return valid reports of random
-numbers at once, and their time is subtracted, so the processor time is the server's. Memory is the peak of the process
-above its value before the federation was created: received reports and the state kept for all clients. A round samples
-20 clients, and all clients if their reports fit into ``--reports-mb``. The client's time is measured with two real
-clients whose objective costs nothing. Bytes are the payload of a client's round in the ledger. FZooS is skipped if its
-frequencies exceed ``--features-mb``.
+The server is the library's, with codec, checks, ledger and history. Simulated clients return valid reports of random
+numbers at once. Their time is subtracted, so the listed processor time is the server's alone. Memory is the growth of
+the process's peak memory from before the federation is created; it includes received reports and the state kept for all
+clients. Rounds with 20 sampled clients are measured, and rounds with all clients if their reports fit into
+``--reports-mb``. A client's time is measured with two real clients whose objective costs almost nothing. Bytes are the
+payload of one client in one round. FZooS is skipped if its frequencies exceed ``--features-mb``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from federated.engine.host import Host, Request, Service
 from federated.registry import algorithm_class
 
 SAMPLED = 20
-"""Number of clients in a round that does not sample all."""
+"""Number of sampled clients in rounds with partial participation."""
 
 LINEAR, MOST_GB = 2.0, 2.0
 ROUNDS = 3
@@ -45,7 +45,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """An algorithm at a size.
+    """An algorithm and the size of its problem.
 
     Attributes:
         name: name of the algorithm.
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Name and M."""
+        """Name of the algorithm, with M for FZooS."""
         return f"{self.name}, M = {self.features:,}" if self.features else self.name
 
     @property
@@ -68,7 +68,7 @@ class Case:
         return torch.full((self.d,), 0.5, dtype=torch.float64)
 
     def options(self, steps: int) -> dict[str, Any]:
-        """Returns the algorithm's options except those about clients."""
+        """Returns the algorithm's options except the numbers of clients."""
         return {"local_steps": steps} | ({"num_features": self.features} if self.features else {})
 
     def make(self, clients: int, sampled: int, steps: int) -> Algorithm:
@@ -80,13 +80,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """The cost of a round of a case.
+    """The measured cost of one round.
 
     Attributes:
         clients: N.
         sampled: number of clients in the round.
         milliseconds: processor time of the server, median over rounds.
-        megabytes: peak memory above that of the process before.
+        megabytes: increase of the process's peak memory.
         up: payload bytes from a client.
         down: payload bytes to a client.
     """
@@ -112,7 +112,7 @@ class AnsweringHost(Host):
     drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def serve(self, request: Request) -> Service:
-        """Returns a report for the phase; its numbers are drawn once."""
+        """Returns a client's report of random numbers, which are drawn once per shape."""
         start = time.process_time()
         service = self._answer(request)
         self.seconds += time.process_time() - start
@@ -172,14 +172,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a function in a separate process, which has its own memory and logs no warnings; returns its result."""
+    """Runs a function in a separate process, whose memory is measured alone; returns its result."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, context, initializer=logging.disable, initargs=(logging.WARNING,)) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
-    """Measures a row of the table: rounds of a server that already knows all of its clients."""
+    """Measures the rounds of a federation for one row of the table."""
     before = resident()
     federation = standing(case, clients, sampled, steps)
     host, seconds = federation.host, []
@@ -195,7 +195,7 @@ def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
 
 
 def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
-    """Creates a federation whose server has a surrogate of every client, if the algorithm uses surrogates."""
+    """Creates a federation; for FZooS its server already has a surrogate of every client."""
     algorithm = case.make(clients, sampled, steps)
     federation = Federation(algorithm, AnsweringHost(algorithm, {}))
     if case.features and sampled < clients:
@@ -224,7 +224,7 @@ def objective(x: Tensor) -> float:
 
 
 def client_seconds(case: Case, steps: int) -> float:
-    """Returns the processor time of a client's round, median over rounds, mean over two clients."""
+    """Returns a client's processor seconds per round: the mean over two clients, then the median over rounds."""
     federation = make_federation(case.name, [objective] * 2, case.x0, **case.options(steps))
     seconds = []
     for _ in range(ROUNDS):

@@ -1,10 +1,10 @@
-"""``python -m experiments benchmark hiso``: one update of HiSo at d = 1e8 against torch, and the replay of 100 rounds.
+"""``python -m experiments benchmark hiso``: times one update of HiSo at d = 1e8, and the replay of 100 rounds.
 
-The update computes x and H from P scalars and the seed, in float32 and in place. It is compared with the whole-vector
-torch expression of the same step, which draws with ``torch.randn`` and has temporaries of size d, and with the group
-probe's update, which has one number per group instead of H. All run on one thread. Times are medians of processor time;
-memory is the increase of the peak during one call. The replay updates a client that missed 100 rounds by their scalars;
-it must then equal the server's model bit for bit.
+The update computes x and H from P scalars and the seed, in float32 and in place. It is compared with two others: the
+same step in whole-vector torch operations, which draws with ``torch.randn`` and allocates temporaries of size d; and
+the update of group probes, which have one number per group instead of H. All run on one thread. Times are medians of
+processor time. Memory is the increase of the process's peak memory during one call. The replay updates the model of a
+client that missed 100 rounds from the scalars of these rounds; the result must equal the server's model bit for bit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(d: int, seconds: float, count: int, device: str) -> tuple[dict[str, Measurement], dict[str, float]]:
-    """Returns the time of each way to compute the update, and the megabytes that one call adds."""
+    """Returns the time of each update, and by how many megabytes one call raises the peak memory."""
     x, hessian = torch.ones(2, d, dtype=torch.float32, device=device)
     directions, terms = Directions(0, d), [(0, p, 0.1) for p in range(count)]
     grouped = GroupDiagonal(Groups(min(d, 100), d), torch.ones(min(d, 100), device=device))
@@ -74,7 +74,7 @@ def torch_step(x: Tensor, hessian: Tensor, count: int) -> None:
 
 
 def replayed(d: int, rounds: int, device: str) -> dict[str, float]:
-    """Returns the seconds to replay ``rounds`` rounds, and the number of coordinates that differ from the server's."""
+    """Returns the seconds to replay ``rounds`` rounds, and in how many coordinates client and server then differ."""
     algorithm = HiSo(torch.ones(d, dtype=torch.float32, device=device), clients=1, local_steps=1, perturbations=1)
     server, client = algorithm.model(), algorithm.model()
     generator = torch.Generator().manual_seed(0)

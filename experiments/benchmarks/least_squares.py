@@ -1,9 +1,9 @@
-"""Counts the evaluations of residuals that ``optimizers.least_squares`` and others need, on Moré and Wild's problems.
+"""Counts the evaluations that ``optimizers.least_squares`` and other methods need on Moré and Wild's problems.
 
-A run has solved a problem to τ when F(x) − F* ≤ τ (F(x0) − F*), F* the least cost that any of the compared runs found.
-It has 50 (d + 1) evaluations, and ends early where a fifth of them lowered the cost by less than 1e-9 of the decrease
-so far. A data profile is the share of problems that are solved within α (d + 1) evaluations; DIR/least-squares.png
-draws the profiles. The standard starts are for the comparison, the perturbed ones for changes of the method.
+A run has solved a problem to τ when its cost F satisfies F(x) − F* ≤ τ (F(x0) − F*), where F* is the least cost that
+any of the compared runs found. A run has 50 (d + 1) evaluations. It ends early if the last fifth of this budget lowered
+the cost by less than 1e-9 of the decrease so far. A data profile is the share of problems solved within α (d + 1)
+evaluations, as a function of α (DIR/least-squares.png). Use ``--perturbed`` starts to tune a method.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from surrogates.plotting import MethodStyle
 BUDGET, ENOUGH, TAUS, ALPHAS = 50, 1e-9, (1e-3, 1e-5), (2, 3, 5, 10, 20, 50)
 DPI = 200
 PERTURBED = 0.3
-"""The largest relative change of a coordinate in a perturbed start; a coordinate of 0 changes by a tenth as much of the
-largest one."""
+"""Largest relative change of a coordinate in a perturbed start; a 0 changes relative to a tenth of the largest |x|."""
 
 
 class RunEnds(StopIteration):
-    """Ends a run."""
+    """Raised by ``Counted`` to end a run."""
 
 
 class Counted:
-    """Residuals whose costs are recorded.
+    """A residual function that records the cost ½‖r‖² of each evaluation, and ends the run by the module's rule.
 
     Args:
-        r: the residuals.
-        budget: the most evaluations.
+        r: the residual function.
+        budget: largest number of evaluations.
     """
 
     def __init__(self, r: Callable[[np.ndarray], np.ndarray], budget: int) -> None:
@@ -67,22 +66,22 @@ Run = Callable[[Counted, np.ndarray], Any]
 
 
 def ours(r: Counted, x0: np.ndarray) -> Any:
-    """``optimizers.least_squares``."""
+    """Runs ``optimizers.least_squares``."""
     return least_squares(r, x0, max_queries=r.budget, progress=False)
 
 
 def scalar(r: Counted, x0: np.ndarray) -> Any:
-    """The default method, which sees the cost alone."""
+    """Runs the default method on the cost ½‖r‖²."""
     return minimize(lambda x: 0.5 * float((r(x) ** 2).sum()), x0, max_queries=r.budget, progress=False)
 
 
 def scipy_2_point(r: Counted, x0: np.ndarray) -> Any:
-    """SciPy's ``least_squares`` with differences, whose evaluations count."""
+    """Runs SciPy's ``least_squares`` with finite differences, whose evaluations are counted."""
     return scipy.optimize.least_squares(r, x0, "2-point", ftol=1e-15, xtol=1e-15, gtol=1e-15, max_nfev=r.budget)
 
 
 def dfo_ls(r: Counted, x0: np.ndarray) -> Any:
-    """DFO-LS with its defaults."""
+    """Runs DFO-LS with its defaults."""
     import dfols
 
     return dfols.solve(r, x0, maxfun=r.budget)
@@ -99,7 +98,7 @@ LOOKS = {
 
 
 def costs_of(run: Run, problem: LeastSquaresProblem, x0: np.ndarray) -> list[float]:
-    """The costs of a run in the order of its evaluations."""
+    """Runs a method on a problem; returns the costs in the order of evaluation."""
     counted = Counted(problem.r, BUDGET * (len(x0) + 1))
     try:
         with warnings.catch_warnings():
@@ -111,19 +110,19 @@ def costs_of(run: Run, problem: LeastSquaresProblem, x0: np.ndarray) -> list[flo
 
 
 def perturbed(x0: np.ndarray, seed: int, number: int) -> np.ndarray:
-    """A start near a problem's own, shape ``d``."""
+    """Returns a random start near the standard start x0, shape ``d``."""
     change = np.random.default_rng([seed, number]).uniform(-PERTURBED, PERTURBED, len(x0))
     return x0 + change * np.where(x0 != 0.0, np.abs(x0), max(1e-2, 0.1 * float(np.abs(x0).max())))
 
 
 def evaluations(costs: Sequence[float], least: float, tau: float) -> float:
-    """The number of evaluations until a run has solved its problem; inf if it has not."""
+    """Returns the number of evaluations until a run has solved its problem to τ; inf if it has not."""
     target = least + tau * (costs[0] - least)
     return next((n for n, cost in enumerate(costs, 1) if cost <= target), math.inf)
 
 
 def counts_of(rows: Sequence[dict[str, Any]], names: Sequence[str], tau: float) -> dict[str, np.ndarray]:
-    """The evaluations of each method until it has solved each problem, given its costs there."""
+    """Returns for each method the number of evaluations until it has solved each problem to τ."""
     least = [min(min(row["costs"][name]) for name in names) for row in rows]
     return {
         name: np.array([evaluations(row["costs"][name], low, tau) for row, low in zip(rows, least, strict=True)])
@@ -132,7 +131,7 @@ def counts_of(rows: Sequence[dict[str, Any]], names: Sequence[str], tau: float) 
 
 
 def figure(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
-    """The data profiles, with a panel for each τ."""
+    """Draws the data profiles, with a panel for each τ."""
     dims = np.array([row["d"] + 1 for row in rows])
 
     def draw_cell(panel: Axes, tau: float) -> None:
@@ -157,7 +156,7 @@ def figure(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
 
 
 def summary(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """The table of medians, differences and profiles, given the costs of each method on each problem."""
+    """Formats the table of medians, differences and profiles from the costs of each method on each problem."""
     lines, dims = [], np.array([row["d"] + 1 for row in rows])
     for tau in TAUS:
         counts = counts_of(rows, names, tau)

@@ -15,7 +15,7 @@ from experiments.running.results import machine, versions
 
 
 class Target(NamedTuple):
-    """A number with an upper or a lower limit; NaN, which means not measured, meets every limit."""
+    """A measured number with an upper or a lower limit; NaN (not measured) meets every limit."""
 
     text: str
     value: float
@@ -37,7 +37,7 @@ def options_of(
         name: name of the benchmark.
         description: beginning of the help text.
         arguments: the command line.
-        **known: default and help of each option; a tuple takes several values, False makes a flag.
+        **known: default and help of each option; a tuple makes an option with several values, False a flag.
     """
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog=f"{program()} benchmark {name}", description=plain(description))
@@ -62,10 +62,10 @@ def target_lines(targets: Iterable[Target]) -> list[str]:
 
 
 def write(out: Path, name: str, lines: Iterable[str], **numbers: Any) -> int:
-    """Writes ``benchmark-NAME.json`` (numbers, machine, versions) and the text; prints the text.
+    """Writes ``benchmark-NAME.json`` (numbers, machine, versions) and ``benchmark-NAME.txt``; prints the text.
 
     Returns:
-        Exit status 0, even if a target is missed, which the text reports.
+        Exit status 0, also if the text reports a missed target.
     """
     out.mkdir(parents=True, exist_ok=True)
     report, text = (

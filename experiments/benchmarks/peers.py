@@ -1,7 +1,7 @@
 """Alternatives to ``DerivedGP`` for the gradient posterior of a Matérn 5/2 GP.
 
-Every alternative uses the same data, hyperparameters and noise. Each function computes everything that does not depend
-on the query points, and returns a call that computes the rest.
+All alternatives use the same data, hyperparameters and noise. Each function of this module computes everything that
+does not depend on the query points, and returns a function without arguments that computes the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=SingleTaskGP)
 
 @dataclass
 class Problem:
-    """n observations of a smooth function in d dimensions and q query points.
+    """A regression problem: n observations of a smooth function in d dimensions, and q query points.
 
     Attributes:
         n: number of observations.
@@ -55,7 +55,7 @@ class Problem:
 
     @property
     def lengthscale(self) -> float:
-        """ℓ, of the order of the distance between the points."""
+        """The lengthscale ℓ, which is about the distance between two points."""
         return 0.4 * sqrt(self.d)
 
     def model(self, make: type[Model]) -> Model:
@@ -72,25 +72,25 @@ class Problem:
 
     @cached_property
     def gp(self) -> DerivedGP:
-        """A ``DerivedGP`` with cached factors."""
+        """The ``DerivedGP`` of the data, with cached factors."""
         gp = self.model(DerivedGP)
         gp.conditioning  # noqa: B018
         return gp
 
 
 def matrix_vector(problem: Problem) -> Call:
-    """One n x d matrix-vector product, the cost of reading the data once."""
+    """Prepares one n x d matrix-vector product, which costs as much as reading the data once."""
     alpha = problem.gp.conditioning.alpha
     return lambda: alpha @ problem.X
 
 
 def our_mean(problem: Problem) -> Call:
-    """The gradient mean of ``DerivedGP``."""
+    """Prepares the gradient mean of ``DerivedGP``."""
     return lambda: problem.gp.gradient_posterior(problem.x).mean
 
 
 def our_mean_and_trace(problem: Problem) -> Call:
-    """The gradient mean and trace of ``DerivedGP``."""
+    """Prepares the gradient mean of ``DerivedGP`` and the trace of its covariance."""
 
     def mean_and_trace() -> tuple[Tensor, Tensor]:
         posterior = problem.gp.gradient_posterior(problem.x)
@@ -100,7 +100,7 @@ def our_mean_and_trace(problem: Problem) -> Call:
 
 
 def our_covariance(problem: Problem) -> Call:
-    """The dense d x d covariance of ``DerivedGP``."""
+    """Prepares the dense d x d gradient covariance of ``DerivedGP``."""
     return lambda: problem.gp.gradient_posterior(problem.x).covariance_matrix
 
 
@@ -122,19 +122,19 @@ def _gradient_of(problem: Problem, mean: Callable[[Tensor], Tensor]) -> Call:
 
 
 def autograd_by_hand(problem: Problem) -> Call:
-    """Autograd of k(x, X) α with cached α."""
+    """Prepares the gradient mean by autograd of k(x, X) α with cached α."""
     alpha = problem.gp.conditioning.alpha
     return _gradient_of(problem, lambda x: _kernel(x, problem.X, problem.lengthscale) @ alpha)
 
 
 def botorch_autograd(problem: Problem) -> Call:
-    """Autograd of the posterior mean of BoTorch's ``SingleTaskGP``."""
+    """Prepares the gradient mean by autograd of the posterior mean of BoTorch's ``SingleTaskGP``."""
     model = problem.model(SingleTaskGP)
     return _gradient_of(problem, lambda x: model.posterior(x.unsqueeze(-2)).mean)
 
 
 def jacobian_and_solve(problem: Problem) -> Call:
-    """Mean and trace from J by ``torch.func.jacrev`` and one triangular solve; the prior term is handwritten."""
+    """Prepares mean and trace from the Jacobian of k(x, X) (``torch.func.jacrev``) and one triangular solve."""
     prior, known = 5 / 3 * problem.d / problem.lengthscale**2, problem.gp.conditioning
     factor, alpha = known.factor, known.alpha
     jacobian = torch.func.jacrev(lambda x: _kernel(x[None], problem.X, problem.lengthscale)[0])
@@ -148,7 +148,7 @@ def jacobian_and_solve(problem: Problem) -> Call:
 
 
 def double_jacobian(problem: Problem) -> Call:
-    """The covariance by two nested ``torch.func`` Jacobians of the values' posterior covariance."""
+    """Prepares the covariance by two nested ``torch.func`` Jacobians of the values' posterior covariance."""
     X, L, lengthscale = problem.X, problem.gp.conditioning.factor, problem.lengthscale
 
     def covariance(x: Tensor, y: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def double_jacobian(problem: Problem) -> Call:
 
 
 def kernel_grad(problem: Problem) -> Call:
-    """Mean and covariance from ``Matern52KernelGrad``'s joint covariance, conditioned on the values."""
+    """Prepares mean and covariance from ``Matern52KernelGrad``'s joint covariance, conditioned on the values."""
     kernel = ScaleKernel(Matern52KernelGrad()).double()
     kernel.base_kernel.lengthscale = torch.tensor(problem.lengthscale, dtype=torch.float64)
     kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)

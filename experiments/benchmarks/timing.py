@@ -1,4 +1,4 @@
-"""Times of calls and of their parts, and the peak memory of a call."""
+"""Measures the time of a call and of its parts, and its peak memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def timed(call: Call, seconds: float, threads: int = 1, device: str = "cpu", **n
         seconds: approximate measured time; at least one run.
         threads: torch's number of threads. With one the time is processor time, which excludes other work on the
             machine; with several it is wall-clock time.
-        device: the device of the call; on an accelerator the time is wall-clock time until its work is done.
+        device: the device of the call; on an accelerator the time is wall-clock time until the device is done.
         **names: ``label``, ``sub_label`` and ``description`` of the measurement.
     """
     clock = time.process_time if threads == 1 else time.perf_counter
@@ -39,9 +39,10 @@ def timed(call: Call, seconds: float, threads: int = 1, device: str = "cpu", **n
 
 @contextmanager
 def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[dict[str, float]]:
-    """Adds up the processor seconds spent in functions or properties, including what they call, while the block runs.
+    """Adds up the processor seconds that a ``with`` block spends in some functions or properties and in their callees.
 
-    ``parts`` maps the name of a part to owners and names of its members. The yielded seconds grow during the block.
+    ``parts`` maps the name of a part to pairs of an owner (a class or module) and the name of its attribute. The
+    yielded mapping has the seconds of each part so far.
     """
     spent = dict.fromkeys(parts, 0.0)
 
@@ -68,8 +69,8 @@ def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[d
 def peak_memory(call: Call, device: str = "cpu") -> float:
     """Returns the megabytes by which a call raises the peak of the device's memory; NaN without Linux's /proc.
 
-    On the CPU this is the process's resident memory. The call runs in a fork after the allocator has returned its free
-    memory, so that earlier memory does not hide its own. On CUDA it is what torch has allocated.
+    On the CPU it is the process's resident memory. The call runs in a forked process that first returns its free
+    memory, so that earlier peaks do not hide the call's. On CUDA it is what torch has allocated.
     """
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()

@@ -1,10 +1,10 @@
-"""``python -m experiments benchmark trust-region``: the gain from each component of the trust region on a surrogate.
+"""``python -m experiments benchmark trust-region``: measures the gain from each component of the default method.
 
-Each row sets options of ``TrustRegionRules``, or replaces a rule, so that one component is missing, and runs the same
-problems: by default twelve functions from all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are used for
-tuning. It reports the change of the logarithm of the last gap with its standard error over problems; a positive change
-means that the component helps. On real black boxes, whose optimum is unknown, a run is scored by the percentage of the
-best row's gain that it left.
+Each row of the table switches one component off, by options of ``TrustRegionRules`` or by another rule, and runs on the
+same problems: by default twelve functions from all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are
+used for tuning. A row reports the change of the final log gap with its standard error over problems; a positive change
+means that the component helps. On real black boxes, whose optimum is unknown, the score of a run is the percentage of
+the best row's gain that the run did not reach.
 """
 
 from __future__ import annotations
@@ -46,46 +46,46 @@ LENGTHSCALES = (0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0)
 
 
 class LikeliestLengthscale(ModelRule):
-    """A model with the most likely of ``LENGTHSCALES``; each is fitted with its own search."""
+    """Chooses the most likely of ``LENGTHSCALES``, after a separate fit of the other hyperparameters for each."""
 
     def data(
         self, U: torch.Tensor, heights: torch.Tensor, variance: float, weights: torch.Tensor | None = None
     ) -> PinnedData:
-        """Returns the data under the most likely lengthscale."""
+        """Returns the data conditioned under the most likely lengthscale."""
         priors = [replace(self.prior, lengthscale=lengthscale) for lengthscale in LENGTHSCALES]
         trials = [PinnedData.of(U, heights, variance, prior, weights) for prior in priors]
         return min(trials, key=lambda trial: trial.loss(self.search.fitted(trial, None)))
 
 
 class BothSides(DesignRule):
-    """A design of both sides along each variable."""
+    """An initial design with points on both sides of the start along each variable."""
 
     def wants_opposite(self, heights: torch.Tensor) -> bool:
-        """Returns True."""
+        """Returns True: the opposite point of each direction is always queried."""
         return True
 
 
 class VarianceRule(GeometryRule):
-    """Geometry-improving queries along the direction of largest variance."""
+    """Makes geometry-improving queries along the direction in which the gradient's posterior variance is largest."""
 
     def weights(self, hessian: torch.Tensor, least: float) -> torch.Tensor:
-        """Returns the identity."""
+        """Returns the identity, which weights all directions equally."""
         return torch.eye(len(hessian), dtype=hessian.dtype)
 
 
 class NoiseAlone(NoiseRule):
-    """Smooths noise but not ripples."""
+    """Smooths noisy values, but not the ripples of deterministic ones."""
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Returns whether values are noisy."""
+        """Returns whether the values are noisy."""
         return bool(noisy)
 
 
 class RandomPoints(RestartRule):
-    """Restarts at the random point whatever its value."""
+    """Restarts at a random point whatever its value is."""
 
     def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
-        """Returns False."""
+        """Returns False: a restart never begins at the best point."""
         return False
 
 

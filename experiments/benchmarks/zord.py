@@ -1,9 +1,9 @@
-"""``python -m experiments benchmark zord``: the cost of ZoRD's iteration without the objective, and of its parts.
+"""``python -m experiments benchmark zord``: times an iteration of ZoRD, without the objective, and its parts.
 
-A run with the library's defaults first makes a history of queries, and is then timed per iteration: the processor time
-of one ``tell``, which includes the virtual steps to the next query. Three parts are timed separately: selecting the
-nearest queries (once at the start of the steps and once per step), updating their factor and α, and fitting
-hyperparameters. The steps take the remaining time.
+A run with the library's defaults first makes a history of queries. Then each iteration is timed: the processor time of
+one ``tell``, which includes the virtual steps to the next query. Three parts are timed separately: selecting the
+nearest queries (once at the start of the virtual steps and once per step), updating the Cholesky factor and α of these
+queries, and fitting hyperparameters. The virtual steps take the remaining time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTS: dict[str, list[tuple[object, str]]] = {
     "conditioning": [(WindowSurrogate, "conditioning")],
     "fit": [(window_surrogate, "fit_isotropic")],
 }
-"""The parts of an iteration: functions or properties by owner and name."""
+"""The timed parts of an iteration, in the form that ``timed_parts`` takes."""
 MOST_RATIO, MOST_MILLISECONDS = 2.0, 5.0
 
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(optimizer: ZoRD, iterations: int) -> list[dict[str, float]]:
-    """Returns the seconds of each iteration: ``whole`` and, within it, ``PARTS``."""
+    """Returns the seconds of each iteration: in all (``whole``) and in each of ``PARTS``."""
     rows = []
     with timed_parts(PARTS) as spent:
         for _ in range(iterations):

@@ -2,22 +2,23 @@
 
 The problems (``experiments.beyond.curvature_problems``) are five families of quadratics with d = 100; logistic
 regression with badly scaled features; and the digits MLP, plain and with badly scaled tensors, on one client with 300
-images and on 8 of 64 clients per round. Groups are single coordinates if d is about 100, the blocks of a block-diagonal
-Hessian, and the tensors of a network.
+images and on 8 of 64 clients per round. Groups are single coordinates if d is about 100, blocks if the Hessian is
+block-diagonal, and the tensors of a network.
 
 The methods are DeComFL; HiSo; *scalar H*, one number instead of H; *oracle*, the true diagonal (for the MLP, the units
-of its tensors); and *random groups*, drawn by the seed, as many as the problem has or 10. All use central differences,
-the same number of perturbations per step and the same queries, including probes. Each has one parameter to tune: its
-rate as a multiple from ``GRID`` of a base rate. The base is 1/(tr A/P + (1 + 1/P)λ_max) without a diagonal, P/(d + P +
-1) with one, and a fixed number for networks. ``TUNED`` has the best factor on ``TUNING_SEEDS``, which no figure uses;
-``tune`` found it between a smaller and a larger factor that are both worse, for each problem at the reduced scale. On
-the MLPs the oracle equals DeComFL on the plain MLP and uses its factor. A factor of 1 is the default of group probes.
+of its tensors); and *random groups*, drawn by the seed, as many as the problem has groups or 10. All use central
+differences, the same number of perturbations per step and the same queries, including probes. Each has one parameter to
+tune: the factor, from ``GRID``, by which a base rate is multiplied. With the Hessian A, the base rate is 1/(tr A/P + (1
++ 1/P) λ_max) for methods without a diagonal and P/(d + P + 1) for methods with one; for networks it is a fixed number.
+``TUNED`` has the best factor on ``TUNING_SEEDS``, which no figure uses. ``tune`` found it at the reduced scale, for
+each problem, between a smaller and a larger factor that are both worse. On the MLPs the oracle equals DeComFL on the
+plain MLP and uses its factor. A factor of 1 is the default of group probes.
 
 Seeds begin at ``FIRST_SEED`` because earlier ones were used during development. Two cases use the default rate without
-a search: random groups on the federated problems and group probes on ``mlp_64``. Two tuning seeds are few: DeComFL's
-best rate on the badly scaled MLP diverges on some other seeds. There, twice the default is best for group probes: on
-the tuning seeds their log10 loss is -1.10 with it, -0.64 with the default, and -0.56 for a scalar H; with four times
-the default it ends above the start. On quadratics the default is best.
+a search: random groups on the federated problems and group probes on ``mlp_64``. Since there are only two tuning seeds,
+DeComFL's best rate on the badly scaled MLP diverges on some other seeds. On this MLP, group probes are best at twice
+their default rate: on the tuning seeds their log10 loss is -1.10 at this rate and -0.64 at the default, and a scalar H
+reaches -0.56; at four times the default group probes end above the start. On quadratics their default is best.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl"
 GRID = tuple(2.0**k for k in range(-4, 8))
 TUNING_SEEDS = (100, 101)
 FIRST_SEED = 20
-"""The seed of problems and methods for the experiment's seed 0; lower seeds were used during development."""
+"""Added to the experiment's seeds, because lower seeds were used during development."""
 
 FEDERATED = tuple(f"{name}_64" for name in NETWORKS)
 TITLES = {
@@ -190,10 +191,10 @@ def trajectory(settings: Settings, name: str, method: str, factor: float, seed: 
 
 
 def tune(settings: Settings, name: str, method: str) -> dict[float, float]:
-    """Returns the mean last log value on ``TUNING_SEEDS`` for each factor tried, the best one last.
+    """Returns the mean last log value on ``TUNING_SEEDS`` for each factor tried, the best factor last.
 
-    The search starts at 1, doubles the factor while that helps, or else halves it while that helps. The best factor has
-    then been tried between a smaller and a larger one.
+    The search starts at 1 and doubles the factor while that helps, or else halves it while that helps. The best factor
+    thus lies between a smaller and a larger factor that were tried.
     """
     found: dict[float, float] = {}
 
@@ -235,7 +236,7 @@ def _curve_rows(rows: Rows, name: str, method: str) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws the mean and standard error of the log gap over seeds, a panel for each problem with a known minimum."""
+    """Draws mean and standard error of the log gap over seeds, with a panel for each problem whose minimum is known."""
     names = [name for name in settings.problems if name not in (*NETWORKS, *FEDERATED)]
     return _drawn(settings, rows, names, xlabel="queries", ylabel="log₁₀ of the gap", sharey=True)
 

@@ -30,11 +30,10 @@ class CurvatureProblem:
     """A function to minimize, with known properties.
 
     Attributes:
-        clients: one function of a point of shape ``d``, or several with the same dimension.
+        clients: the clients' functions of a point of shape ``d``; a single one without a federation.
         x0: start of all methods, shape ``d``.
         minimum: minimum of the mean of the clients' functions; 0 for networks, whose minimum is unknown.
-        diagonal: diagonal of the oracle's preconditioner, shape ``d``: that of the Hessian at the minimum, or the
-            squared scales of a network's tensors.
+        diagonal: the oracle's preconditioner: the Hessian's diagonal at the minimum, or a network's squared ``SCALES``.
         groups: groups for ``group_probe``; None for single coordinates.
         num_random: number of random groups of the control.
         base: base rate of methods without a diagonal, for P perturbations.
@@ -61,10 +60,10 @@ def stable_rate(trace: float, largest: float, count: int) -> float:
 def quadratic_problem(family: str, d: int, seed: int) -> CurvatureProblem:
     """Returns ½ xᵀAx with a standard normal start.
 
-    ``log_uniform``: A is diagonal with eigenvalues 10^U(−2, 2). ``correlated``: SCS with C_ij = 0.5^|i−j| and S²
-    distributed like these eigenvalues. ``five_large``: A is diagonal, a twentieth of the eigenvalues are 1000, the
-    others 1. ``rotated``: the log-uniform spectrum in random axes. ``blocks``: blocks of d/10 coordinates with random
-    axes and eigenvalues from 0.5 to 2, each block times 10^U(−2, 2).
+    ``log_uniform``: A is diagonal with eigenvalues 10^U(−2, 2). ``correlated``: A = SCS, where C_ij = 0.5^|i−j| and the
+    entries of the diagonal S² are distributed like these eigenvalues. ``five_large``: A is diagonal; a twentieth of the
+    eigenvalues are 1000, the others 1. ``rotated``: the log-uniform spectrum in random axes. ``blocks``: blocks of d/10
+    coordinates with random axes and eigenvalues from 0.5 to 2, each block multiplied by 10^U(−2, 2).
     """
     generator = torch.Generator().manual_seed(7000 + seed)
 

@@ -1,12 +1,12 @@
-"""Beyond FZooS: γ adapted in every round against every fixed γ, on the quadratics of Appx. G.1.
+"""Beyond FZooS: a correction length γ that adapts in every round against fixed γ, on the quadratics of Appx. G.1.
 
-``fzoos_adaptive`` is one γ for all clients by least squares at x_r (``federated.methods.fzoos.gamma.Adaptive``);
+``fzoos_adaptive`` fits one γ for all clients at the server's x_r (``federated.methods.fzoos.gamma.Adaptive``);
 ``fzoos_adaptive_two`` uses x_r and x_{r−1}, and ``fzoos_adaptive_five`` five points between them, near the round's mean
 iterates. ``fzoos_eb`` is the one-way rule with its margin (``experiments.beyond.gamma_rules``), and ``fzoos`` is the
 paper's 1/t. ``fzoos_oracle`` knows F: it runs each round with γ = 0, 1/2 and 1 and keeps the result with the lowest F.
-It looks one round ahead, so another γ can still end lower; it runs at d = 50. All fixed γ = 0, 1/4, …, 1 run as well.
-The best of them in a cell, chosen on the same seeds, is the reference: the regret is the difference in log10 of the
-last gap.
+It looks only one round ahead, so another γ can still end lower; it runs at d = 50. All fixed γ = 0, 1/4, …, 1 run as
+well. In each cell (d, C, noise) the best fixed γ, chosen on the same seeds, is the reference. The regret of a rule is
+its final log10 gap minus the reference's.
 
 Adam with rate 0.01 keeps its moments across rounds. If they were reset, its first steps of 0.01 in every coordinate
 would leave a floor of 10^-2 that hides the effect of γ. The noise is normal, and its standard deviation is in
@@ -51,13 +51,13 @@ CHOICES = (0.0, 0.5, 1.0)
 """The values that the oracle tries in every round."""
 
 TOLERATED = 0.25
-"""Largest regret in every cell, in log10."""
+"""Largest tolerated regret of a rule in any cell, in log10."""
 
 LEAD, LEAD_AT = 1.0, 5.0
-"""The required lead of the adaptive γ over 1/t, and the C at which it is required."""
+"""Required lead of the adaptive γ over 1/t, in log10, and the C at which this lead is required."""
 
 FIRST_SEED = 20
-"""The seed of problems and methods for the experiment's seed 0; lower seeds were used during development."""
+"""Added to the experiment's seeds, because lower seeds were used during development."""
 
 Cell = tuple[int, float, float]
 
@@ -127,7 +127,7 @@ def make(settings: Settings, size: Size, problem: Federated, seed: int, options:
 
 
 def used(federation: Federation) -> float:
-    """Returns the mean γ_t of the next round; 0 if clients have no correction yet."""
+    """Returns the mean of γ_t over the steps of the next round; 0 if clients have no correction yet."""
     algorithm, state = federation.algorithm, federation.server.state
     assert isinstance(algorithm, FZooS)
     if getattr(state, "w", None) is None:
@@ -136,7 +136,7 @@ def used(federation: Federation) -> float:
 
 
 def run(settings: Settings, size: Size, problem: Federated, method: str, seed: int) -> Rows:
-    """Records the gap after each round, and the γ used."""
+    """Runs one method in one cell; records the gap after each round, and the γ used."""
     if method == ORACLE:
         return _run_oracle(settings, size, problem, seed)
     options = RULES.get(method) or {"gamma": float(method.removeprefix("gamma "))}

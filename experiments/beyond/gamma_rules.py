@@ -38,8 +38,8 @@ class EmpiricalBayes(SharedGamma):
     overlapping trajectories correlate the errors, so γ is too small.
 
     Attributes:
-        margin: whether to add Σ pᵢ² tᵢ to v. This is the variance of Σ pᵢ mᵢ, which a full correction does not remove.
-            A client then reports tᵢ (``gradient_variance``) as well as eᵢ.
+        margin: whether to add to v the margin Σ pᵢ² tᵢ, the variance of Σ pᵢ mᵢ, which a full correction does not
+            remove. Clients then report tᵢ (``gradient_variance``) as well as eᵢ.
     """
 
     margin: bool = False
@@ -49,11 +49,11 @@ class EmpiricalBayes(SharedGamma):
 
     @property
     def num_scalars(self) -> int:  # type: ignore[override]
-        """One number for eᵢ, and one for tᵢ."""
+        """Number of scalars that a client reports: eᵢ and, with the margin, tᵢ."""
         return 1 + self.margin
 
     def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
-        """Returns eᵢ, and tᵢ with the margin."""
+        """Returns eᵢ and, with the margin, tᵢ."""
         (x,) = points
         error = models.features.gradient(x[None], own)[0] - models.gradient(x)
         scalars = [float(error.double().square().sum())]

@@ -1,10 +1,10 @@
 """Beyond the papers: one client of ten sends false values, on the quadratics of FZooS, Appx. G.1, without bounds.
 
-The lying client's values, and its gradients if a method uses them, are multiplied by a factor: 10⁶, as for a wrong
-unit, or −1, as for a wrong sign, in one round or in all rounds. Each method runs with the plain mean behind its gate
-(``federated.core.gate``), with the plain mean without the gate, and with the robust means of
-``federated.core.aggregation`` behind the gate. A run is harmed if its final F − min F exceeds 3 times that of the same
-method and mean without a lie, plus 0.2. At the start F − min F is about 3.
+The lying client's values, and its gradients if a method uses them, are multiplied by a factor in one round or in all
+rounds: 10⁶, like a wrong unit, or −1, like a wrong sign. Each method runs with the plain mean and with the robust means
+of ``federated.core.aggregation``, always behind the gate that refuses implausible reports (``federated.core.gate``);
+with the plain mean it also runs without the gate. A run is harmed if its final F − min F exceeds 3 times the final F −
+min F of the same method and mean without a lie, plus 0.2. At the start F − min F is about 3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIES: dict[str, tuple[float, bool]] = {
     "−1 once": (-1.0, False),
     "−1 always": (-1.0, True),
 }
-"""The factor of each lie, and whether it is told in every round."""
+"""The factor of each lie, and whether the client lies in every round."""
 
 GATED, OPEN = "mean", "mean, no gate"
 MEANS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ class Settings:
         dim: d.
         clients: N; the last client lies.
         rounds: R.
-        once: round of a lie that is told once.
+        once: the round of the lie if the client lies only once.
         local_steps: T.
         directions: Q, and P of HiSo.
         num_features: M.
@@ -140,7 +140,7 @@ def last_gap(
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Records the last gap of every method, lie and mean; a run whose gate never acted is not repeated without it."""
+    """Records the last gap of every method, lie and mean; runs in which the gate never acted are not repeated."""
     rows: Rows = []
     for method, c, lie in itertools.product(settings.methods, settings.heterogeneities, LIES):
         gated = None

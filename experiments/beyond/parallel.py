@@ -1,10 +1,11 @@
 """Beyond ZoRD: q concurrent queries on the five problems of ``beyond-zord``, at equal queries and at equal rounds.
 
-``informed`` queries the iterate and the q − 1 points that are most informative about ∇f there, and waits for all of
-them (``queries_per_step``). ``workers`` keeps q queries running: whenever one finishes, the free worker gets the next
-point (``ask_another``); the time of a query is log-normal with mean 1. ``random`` is the control, with q − 1 points in
-random directions at the radius of the design. q = 1 makes one query per iteration. Problems, starts and Adam's steps
-are taken from ``zord_kept`` in ``beyond-zord``; each step was tuned for q = 1 on seeds that neither figure uses.
+``informed`` queries the iterate and the q − 1 points that are most informative about ∇f there, and waits for all q
+values (``queries_per_step``). ``workers`` keeps q queries running: whenever a query finishes, the free worker gets the
+next point (``ask_another``); the time of a query is log-normal with mean 1. ``random`` is the control: its q − 1 points
+lie in random directions from the iterate, at the radius of the design. With q = 1 all make one query per iteration.
+Problems, starts and Adam's steps are taken from ``zord_kept`` in ``beyond-zord``; each step was tuned for q = 1 on
+seeds that neither figure uses.
 
 Time is measured in rounds; one round is the mean time of a query. A batch of q takes one round, and an initial design
 of n points takes ⌈n/q⌉. With workers, the queries that finish within r rounds count. A gap is noise-free f at the point
@@ -38,10 +39,10 @@ from optimizers.first_order import adam
 from surrogates import plotting
 
 MARGIN = 0.3
-"""Largest excess of the log10 gap with q concurrent queries over q = 1, at equal queries."""
+"""Largest allowed increase of the log10 gap by q concurrent queries instead of one, at equal queries."""
 
 AHEAD = -0.5
-"""Required difference at equal rounds: a third of the gap."""
+"""Required difference of the log10 gap at equal rounds: a third of the gap."""
 
 COLORS = {1: plotting.BLACK, 4: plotting.SKY, 8: plotting.BLUE, 16: plotting.PURPLE}
 LINES = {"informed": ("o", "-"), "workers": ("s", "-."), "random": ("^", ":")}
@@ -88,7 +89,7 @@ def ground(settings: Settings) -> zord.Settings:
 
 
 def told(opt: Optimizer, fun: Any, q: int, seed: int | None) -> list[float]:
-    """Runs a method to the end of its budget; returns the time at which each value was told.
+    """Runs a method to the end of its budget; returns the time at which it received each value.
 
     Args:
         opt: the method.
@@ -165,7 +166,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def look(rule: str, q: int) -> plotting.MethodStyle:
-    """Returns the style of a rule and size: a colour for each q, a line for each rule."""
+    """Returns the style of a rule and q: each q has a colour, and each rule a line style."""
     label = "one at a time" if q == 1 else f"q = {q}, {rule}"
     return plotting.MethodStyle(label, COLORS.get(q, plotting.GREY), *(("", "-") if q == 1 else LINES[rule]))
 

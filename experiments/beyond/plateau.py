@@ -41,16 +41,16 @@ RULES: dict[str, dict[str, Any]] = {
 """Rules for the rate of the local steps."""
 
 OURS = ("settling", "rate 0.01")
-"""The rules with which FZooS runs."""
+"""The rules for FZooS; the first is its default."""
 
 LEAD = 2.0
-"""Required lead of the settling over the constant rate without noise, in log10."""
+"""Required lead of the settling rate over the constant rate without noise, in log10."""
 
 LED = (0.5, 5.0)
-"""The values of C at which it is required."""
+"""The values of C at which this lead is required."""
 
 FIRST_SEED = 100
-"""The seed of problems and methods for the experiment's seed 0; other seeds were used during development."""
+"""Added to the experiment's seeds, because other seeds were used during development."""
 
 Cell = tuple[int, float, float]
 
@@ -113,7 +113,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def finals(rows: Rows, cell: Cell, method: str, rule: str, queries: int | None = None) -> np.ndarray:
-    """Returns log10 of the last gap within a number of queries of all clients (None: of all), one number per seed."""
+    """Returns log10 of the last gap within a number of queries by all clients (None: no limit), one number per seed."""
     return log_final(rows, queries, method=method, rule=rule, **_conditions(cell))
 
 
@@ -128,7 +128,7 @@ def best_rule(rows: Rows, cell: Cell, method: str) -> str:
 
 
 def leads(rows: Rows, cells: list[Cell], method: str) -> dict[str, np.ndarray]:
-    """Returns the lead of FZooS with a settling rate over a baseline with its best rule, at equal queries."""
+    """Returns the lead of FZooS with a settling rate over a baseline's best rule, at equal queries."""
     found = {}
     for cell in cells:
         theirs = finals(rows, cell, method, best_rule(rows, cell, method), spent(rows, cell))
@@ -185,7 +185,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the settling rate against the constant one, and against the best of every baseline."""
+    """Judges FZooS with a settling rate against a constant rate, and against every baseline with its best rule."""
     gained, led = "gain in log10 of the last gap", "lead in log10 of the gap at equal queries"
     verdicts: list[Verdict] = []
     for (dim, _, _), noise in itertools.product(settings.sizes, settings.noises):

@@ -20,10 +20,10 @@ CANDIDATES = 100
 
 
 class ProbabilityGate(ZoRD):
-    """ZoRD with the first gate that was tried.
+    """ZoRD with active queries while descent is improbable, the first rule that was tried.
 
-    While −∇μ(x) is a descent direction with probability below 0.9, it queries f at the candidate near x with the
-    largest positive ``GradientInformation`` about ∇f(x).
+    While −∇μ(x) is a descent direction with probability below 0.9, the method queries f at the candidate near x with
+    the largest ``GradientInformation`` about ∇f(x), if it is positive.
     """
 
     method = "zord_probability_gate"
@@ -43,7 +43,7 @@ class ProbabilityGate(ZoRD):
 class RandomQueries(ZoRD):
     """ZoRD with the library's gate but random active queries: the control for informed queries.
 
-    When the gate is open, it queries f at a candidate near x, at a different distance each time.
+    Each active query is at a random point near x, at a different distance each time.
     """
 
     method = "zord_random_queries"
@@ -63,7 +63,7 @@ def candidate_cloud(x: Tensor, nearest: float, farthest: float, seed: int, step:
 
 
 class RandomBatch(ZoRD):
-    """ZoRD with random instead of informed queries around an iterate, at the radius of the design."""
+    """ZoRD with random instead of informative queries around an iterate, at the radius of the design."""
 
     method = "zord_random_batch"
 

@@ -2,26 +2,26 @@
 
 ``zord`` is the paper's rule (spectral norm, c = 0.35) at a fixed ℓ. ``zord_kept`` is the library's rule (kept
 information, fitted ℓ). ``zord_gated`` adds active queries at the points that are most informative about the gradient,
-while they are expected to gain more than a step. ``zord_random`` queries random points nearby instead, as a control
-(``query_rules.RandomQueries``). ``least_squares_gradient`` fits a line to the same window of 150 queries. Outside
-methods are CMA-ES, COBYQA and TuRBO-1. All make 200 queries. Ackley, Levy and Rosenbrock have d = 20. The quadratics
-have d = 50 and are rotated by the seed: ``ill`` has curvatures from 1 to 1000 in equal ratios; ``noisy`` has curvatures
-from 1 to 10 and Gaussian noise with standard deviation 10, a hundredth of f at the starts. A gap is noise-free f at the
-point with the smallest observed value.
+while such a query is expected to gain more than a step. ``zord_random`` queries random points nearby instead, as a
+control (``query_rules.RandomQueries``). ``least_squares_gradient`` fits a line to the same window of 150 queries.
+Outside methods are CMA-ES, COBYQA and TuRBO-1. All make 200 queries. Ackley, Levy and Rosenbrock have d = 20. The
+quadratics have d = 50 and are rotated by the seed: ``ill`` has curvatures from 1 to 1000 in equal ratios; ``noisy`` has
+curvatures from 1 to 10 and Gaussian noise with standard deviation 10, a hundredth of f at the starts. A gap is
+noise-free f at the point with the smallest observed value.
 
-Queries for the starts are not counted. Ackley and Levy start at the best of 300 queries of TuRBO-1, as in ZoRD's Figure
-3, the others at the best of 50 uniform points. TuRBO restarts there with a box of the tuned side around x₀.
+Queries for the starts are not counted. On Ackley and Levy, x₀ is the best of 300 queries of TuRBO-1, as in ZoRD's
+Figure 3, and on the other problems the best of 50 uniform points. TuRBO restarts in a box of the tuned side around x₀.
 
 One parameter of each method is tuned on three values (``GRIDS``). ``tune`` returns the mean log10 gap of each value on
 ``tuning_seeds``, which no figure uses; ``TUNED`` has the best value for each problem. The reduced scale differs only in
-TuRBO's batches of 20. CMA-ES and COBYQA need not query x₀, so they may start above it. COBYQA's first model spans the
-box, whose middle is at or near the minima of Ackley and Levy.
+TuRBO's batches of 20. CMA-ES and COBYQA need not query x₀, so their first values may exceed f(x₀). COBYQA's first model
+spans the box, whose middle is at or near the minima of Ackley and Levy.
 
-Two things were changed after a first version had been run on seeds 0 to 9. The gate was based on a probability
-(``query_rules.ProbabilityGate``) and improved the quadratics alone. Ackley and Levy had uniform starts, on Ackley's
-plateau and near a local minimum of Levy's, where no gate improved anything. The present gate was chosen on development
-seeds from 1000 on, four per problem (on the quadratics without the limit of five active queries in a row). The test
-seeds are 100 to 109.
+Two things were changed after a first version had been run on seeds 0 to 9. In the first version the gate was based on a
+probability (``query_rules.ProbabilityGate``) and improved the quadratics only; and Ackley and Levy had uniform starts,
+on Ackley's plateau and near a local minimum of Levy, where no gate helped. The present gate was chosen on development
+seeds from 1000 on, four per problem (on quadratics without the limit of five active queries in a row). The test seeds
+are 100 to 109.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "cobyqa": RADII,
     "turbo1": SIDES,
 }
-"""Adam's step, and CMA-ES's initial standard deviation and COBYQA's first radius in [0, 10]^d; TuRBO's initial side."""
+"""Grids: Adam's step, CMA-ES's initial deviation and COBYQA's initial radius in [0, 10]^d, and TuRBO's initial side."""
 
 OURS = ("zord_kept", "zord_gated")
 OUTSIDE = ("least_squares_gradient", "cma_es", "cobyqa", "turbo1")
@@ -73,13 +73,13 @@ OUTSIDE = ("least_squares_gradient", "cma_es", "cobyqa", "turbo1")
 
 PROBLEMS = ("ackley", "levy", "rosenbrock", "ill", "noisy")
 MARGIN = -0.3
-"""Required difference of kept information's log10 gap from RGF's on the ill-conditioned quadratic."""
+"""Required difference of the log10 gaps of kept information and RGF on the ill-conditioned quadratic."""
 
 FROM_TURBO = ("ackley", "levy")
 """Problems that start at TuRBO's best point."""
 
 ENOUGH = 3
-"""Number of problems on which gated queries must end lower than none."""
+"""Number of problems on which gated active queries must end lower than no active queries."""
 
 LABELS = {"ill": "ill-conditioned quadratic", "noisy": "noisy quadratic"}
 
@@ -131,7 +131,7 @@ class Settings:
 
 
 class Recorder:
-    """f with noise; it records observed and noise-free values in query order."""
+    """The objective with noise; records observed and noise-free values in query order."""
 
     def __init__(self, problem: Problem, noise: float, seed: int) -> None:
         self._problem, self._noise = problem, noise
@@ -192,7 +192,7 @@ RUNS: dict[str, Callable[..., list[float]]] = {
 
 
 def start_of(settings: Settings, name: str, problem: Problem, seed: int) -> descent.Start:
-    """Returns the start of every method: x₀ and f(x₀), without further data."""
+    """Returns the common start of all methods: x₀ and f(x₀), without further data."""
     if name in FROM_TURBO:
         found = descent.turbo_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
         x0 = found.x

@@ -48,7 +48,7 @@ def label_panels(
 ) -> None:
     """Sets titles above the first row, x labels below the last row and y labels left of the first column.
 
-    Each is one text for all panels of the edge, or one text per panel.
+    An argument is one text for all panels of that edge, or one text per panel.
     """
     for edge, kind, texts in (
         (axes[0], "title", titles),
@@ -70,11 +70,11 @@ def matrix(
     legend: bool = True,
     **options: Any,
 ) -> Figure:
-    """Draws a panel for each pair of a line and a column of panels, with one legend below.
+    """Draws a matrix of panels with one legend below.
 
     Args:
         lines: what the lines of panels show.
-        columns: what the columns show, by title.
+        columns: what the columns of panels show, by title.
         draw: draws a panel, called as ``draw(axes, line, column)``.
         xlabels: as for ``label_panels``.
         ylabels: as for ``label_panels``.

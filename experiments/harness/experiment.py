@@ -18,12 +18,12 @@ Every experiment satisfies these conditions, which ``tests/experiments/test_figu
 * ``plot`` labels the x axis of the last row (or of every panel, if they differ) and the y axis of the first column. The
   figure has a legend (``plotting.grid``, ``plotting.shared_legend``), is 3.4 or 7 inches wide (``plotting.panels``),
   has no text below 7 points and at most seven methods per panel; ``plot_more`` draws the rest. ``caption`` explains
-  bands and bars.
-* ``claims`` returns verdicts with finite numbers over all seeds. At least one claim is the paper's if the source
-  makes a measurable claim. A claim that fails is reported as it is.
+  bands.
+* ``claims`` returns verdicts with finite numbers over all seeds. At least one verdict is on the paper's claim, if the
+  source makes a measurable claim. A claim that fails is reported like any other.
 * Every number in ``shows``, in a verdict or in a table's caption is one of the settings. Numbers that differ between
-  scales are computed from the settings (``tests/experiments/test_words.py``). The module docstring describes the
-  paper's scale.
+  scales are computed from the settings (``tests/experiments/test_words.py``). Module docstrings describe the paper's
+  scale.
 * ``table`` has a caption, and each row has a name and a value.
 * An experiment with ``data`` has a ``stand_in``, whose name ``figures`` writes above each figure.
 * ``check(settings)`` raises ``ValueError`` before any seed runs if the data are not as expected.
@@ -54,7 +54,7 @@ PAPERS = {
     "ours": "Beyond the papers",
 }
 OF_THEOREMS = {"calibration": "zord", "fourier-features": "fzoos"}
-"""Experiments on a theorem of a paper rather than on one of its figures, with that paper."""
+"""Maps each experiment on a paper's theorem, which has no figure in the paper, to the paper."""
 
 SCALES = ("quick", "reduced", "paper")
 MORE = "-more"
@@ -84,26 +84,23 @@ class Experiment:
         id: paper, then figure or table, such as ``zord-fig2a``.
         shows: description of the figure or table in one line; a function of the settings if it mentions their numbers.
         claim: the claim of the source, with its numbers.
-        scales: a frozen dataclass of settings for ``paper``, ``quick`` and, if the paper's scale takes too long for one
-            night, ``reduced``.
-        run_seed: maps settings and a seed to records. A seed is the unit of repetition, of parallel work and of the
-            bootstrap.
+        scales: settings (frozen dataclasses) of ``paper``, ``quick`` and, if ``paper`` takes more than a night,
+            ``reduced``.
+        run_seed: maps settings and a seed, the unit of repetition, parallel work and bootstrap, to records.
         plot: maps settings and records to a figure; None if there is only a table.
         claims: maps settings and the records of at least two seeds to verdicts.
         seeds: default number of seeds, for all scales or by scale, such as ``{"reduced": 5, "paper": 10}``. The quick
-            scale uses at most 3 unless it is named.
+            scale has at most 3 seeds, unless ``seeds`` names it.
         data: names of the external data sets, such as ``("mnist",)``.
-        stand_in: what replaces them without ``--data``, such as ``scikit-learn's digits for MNIST``; or a function of
-            the settings that returns an empty string if the real data are used.
-        differs: maps settings with real data to what differs from the paper's model or size; an empty string if nothing
-            does.
+        stand_in: what replaces the data without ``--data``, such as ``scikit-learn's digits for MNIST``; or a function
+            of the settings that returns an empty string if the real data are used.
+        differs: maps settings with real data to the differences from the paper's model or size; empty if none.
         check: raises ``ValueError`` for settings that cannot run; called once, before any seed.
         cost: processor time by scale, such as ``{"paper": "3 h"}``; measured times take precedence.
         table: maps settings and records to the paper's table, our values beside the printed ones.
         extra: the pip extra that it needs, a key of ``registry.EXTRAS``.
-        caption: explains lines, bands and marks in one or two sentences; or a function of the settings.
-        plot_more: maps settings and records to a second figure, for controls or crowded panels; returns None if the
-            settings need none.
+        caption: one or two sentences that explain lines, bands and marks; or a function of the settings.
+        plot_more: maps settings and records to a second figure, for controls or crowded panels, or to None.
         source: place in the paper; by default it follows from the id, such as ``ZoRD, Fig. 2a`` from ``zord-fig2a``.
     """
 
@@ -150,7 +147,7 @@ class Experiment:
         return self.scales[scale]
 
     def num_seeds(self, scale: str = "paper") -> int:
-        """Returns the default number of seeds at a scale; the quick scale uses at most 3 unless it is named."""
+        """Returns the default number of seeds at a scale, by the rule of ``seeds``."""
         known = {"paper": self.seeds} if isinstance(self.seeds, int) else self.seeds
         if scale in known:
             return known[scale]
@@ -158,7 +155,7 @@ class Experiment:
         return min(paper, 3) if scale == "quick" else paper
 
     def shown(self, settings: Any) -> str:
-        """Returns the description in one line, ``shows``, for a run with these settings."""
+        """Returns the one-line description ``shows`` of a run with these settings."""
         return self.shows(settings) if callable(self.shows) else self.shows
 
     def differences(self, settings: Any) -> list[str]:
@@ -168,7 +165,7 @@ class Experiment:
         return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
     def judged(self, settings: Any, rows: Rows, differs: str = "") -> list[Verdict]:
-        """Returns the verdicts of ``claims``, with their seeds, what they rest on, and whether they are our own."""
+        """Returns the verdicts of ``claims``, completed with seeds, stand-ins and differences from the paper."""
         about: dict[str, Any] = {"stand_in": self.stands_in(settings), "differs": differs}
         seeds, own = seeds_of(rows), self.paper == "ours"
         found = self.claims(settings, rows)
@@ -201,7 +198,7 @@ class Experiment:
             ValueError: if the experiment has only a table.
         """
         if self.plot is None:
-            raise ValueError(f"{self.id} has no figure; its table is Experiment.table(settings, rows)")
+            raise ValueError(f"{self.id} has no figure; call Experiment.table(settings, rows) for its table")
         return self.figures(settings, rows)[""]
 
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:

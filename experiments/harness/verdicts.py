@@ -2,9 +2,8 @@
 
 A claim that fails is reported as a result; it raises no exception and fails no test.
 
-A claim is judged in cells, the settings of an experiment. A cell *holds* if its 95% interval lies entirely in the
-claimed region, *fails* if it lies entirely outside, and is *undecided* if it contains the threshold. The status of the
-claim follows:
+A claim is judged in cells; each is a setting of an experiment. A cell *holds* if its 95% interval lies entirely in the
+claimed region, *fails* if the interval lies entirely outside, and is *undecided* if it contains the threshold. Status:
 
 * ``reproduced``: every cell holds;
 * ``partly``: some cells hold;
@@ -38,7 +37,7 @@ OWN_WORDS: dict[Status, tuple[str, str]] = {
     "undecided": ("undecided", "undecided"),
     "not reproduced": ("does not hold", "do not hold"),
 }
-"""The words for each status of one claim of our own, and of several."""
+"""Words for each status of our own claims, for one claim and for several."""
 
 ON_STAND_IN = " on the stand-in"
 """Suffix of a status that rests on a stand-in for the paper's data."""
@@ -63,7 +62,7 @@ class Verdict:
         control: whether the claim is our own; ``reproduced`` then means that it holds.
         undecided: number of undecided cells.
         stand_in: what replaced the paper's data; empty if nothing did.
-        differs: what differs from the paper's model or size on the paper's own data; empty if nothing does.
+        differs: differences from the paper's model or size, if the paper's data were used; empty if there are none.
     """
 
     claim: str
@@ -82,7 +81,7 @@ class Verdict:
 
     @property
     def basis(self) -> str:
-        """The suffix of the status that says which data and model it rests on; empty for the paper's."""
+        """The suffix of the status that names the data and model used; empty for the paper's data and model."""
         return ON_STAND_IN if self.stand_in else DIFFERS if self.differs else ""
 
     def said(self) -> str:
@@ -112,7 +111,7 @@ def judge(
     """Judges the claim "the mean over seeds lies between two thresholds in every cell" by the module's rule.
 
     A cell is one setting of the experiment, such as a smoothing radius and a number of queries. The estimate is the
-    mean over cells; its interval is the bootstrap over seeds of each seed's mean over cells.
+    mean over cells and seeds; its interval is a bootstrap over seeds.
 
     Args:
         claim: the claim in one sentence.
@@ -126,7 +125,7 @@ def judge(
         ValueError: without a threshold or cells, or if cells have numbers of different seeds.
     """
     if math.isinf(above) and math.isinf(below):
-        raise ValueError(f"{claim!r}: a verdict needs a threshold, above or below")
+        raise ValueError(f"{claim!r}: a verdict needs a threshold; pass above or below")
     if len({len(values) for values in cells.values()}) != 1:
         raise ValueError(f"{claim!r}: every cell needs one number for each seed, got {[*map(len, cells.values())]}")
     intervals = {label: bootstrap_interval(values) for label, values in cells.items()}
@@ -180,7 +179,7 @@ def judge_pairs(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> list[Verdict]:
-    """Judges for each pair of methods the difference of their measures in every cell.
+    """Judges a claim about the difference of two methods, for each pair of methods.
 
     Args:
         pairs: a method, another method, and whether the claim is our own.
@@ -200,10 +199,9 @@ def judge_pairs(
 
 
 def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray) -> Verdict:
-    """Judges the claim "it never happens" by the share of trials that violate it; each seed is a cell.
+    """Judges the claim that something never happens by the share of trials in which it happens; each seed is a cell.
 
-    The status is ``reproduced`` without a violation and ``partly`` below 5% of violations. It is never ``undecided``,
-    since one violation decides.
+    The status is ``reproduced`` without a violation, ``partly`` below 5% of violations, and never ``undecided``.
     """
     share = np.asarray(violations, dtype=float) / np.asarray(trials, dtype=float)
     total = float(np.sum(violations) / np.sum(trials))
@@ -235,7 +233,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if wrong := [row for row in self.rows if len(row) != len(self.columns)]:
-            raise ValueError(f"a table of {len(self.columns)} columns has a row of {len(wrong[0])} cells: {wrong[0]}")
+            raise ValueError(f"a row of the table must have {len(self.columns)} cells, got {len(wrong[0])}: {wrong[0]}")
 
 
 def with_sd(values: Sequence[float] | np.ndarray, mean: str = ".4g", sd: str = ".2g") -> str:

@@ -1,1 +1,1 @@
-"""The papers' figures and tables, a folder a paper."""
+"""The papers' figures and tables, with one folder per paper."""

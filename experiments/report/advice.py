@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Ground(NamedTuple):
-    """A verdict that supports an advice: the id of the experiment, and how the claim begins."""
+    """A verdict that supports an advice, given by the experiment's id and the beginning of the claim."""
 
     experiment: str
     claim: str
@@ -22,7 +22,7 @@ class Advice:
 
     Attributes:
         title: dimension, budget, noise, clients, bandwidth or constraints of the case.
-        use: the call.
+        use: the recommended call.
         why: one or two sentences.
         grounds: the verdicts that support it.
     """
@@ -42,7 +42,7 @@ class Default:
         option: name of an argument.
         why: one or two sentences.
         grounds: the verdicts that support it.
-        value: its default.
+        value: the default value.
     """
 
     method: str

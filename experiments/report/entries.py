@@ -37,9 +37,9 @@ class Entry:
     """The results of one experiment.
 
     Attributes:
-        id: its id.
+        id: id of the experiment.
         facts: contents of ``ID.settings.json``.
-        verdicts: its verdicts.
+        verdicts: the verdicts on its claims.
         pictures: its figures; empty if there is only a table.
     """
 
@@ -60,7 +60,7 @@ class Entry:
 
 
 def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:
-    """Counts the papers' claims by status, for each basis: a suffix, or an empty key for the paper's data and model."""
+    """Counts the papers' claims by ``Verdict.basis`` and status."""
     found = {basis: Counter[str]() for basis in ("", DIFFERS, ON_STAND_IN)}
     for verdict in (verdict for entry in entries for verdict in entry.verdicts if not verdict.control):
         found[verdict.basis][verdict.status] += 1

@@ -29,7 +29,7 @@ TITLES = PAPERS | {"scoreboards": "Scoreboards: third-party problems"}
 """The title of each page of results."""
 
 MARKS = ("<!-- reproduced -->\n", "<!-- /reproduced -->")
-"""The lines around the counts of each paper in a text."""
+"""The lines between which ``with_counts`` inserts the table of outcomes."""
 
 
 def build(folder: Path) -> tuple[dict[str, str], list[str]]:

@@ -1,7 +1,6 @@
 """Copies results into a folder under version control, and builds the pages.
 
-Verdicts, tables and figures are computed again from the records. Settings, seeds, versions, machine and date remain as
-the run wrote them.
+Verdicts, tables and figures are computed again from the records. Settings, seeds, versions, machine and date are kept.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ PACKED_FROM = 100_000
 
 
 def publish(folder: Path, target: Path, names: Sequence[str] = (), readme: Path | None = None) -> list[str]:
-    """Copies finished results and builds pages and costs; for results at the quick scale it records only the cost.
+    """Copies finished results and builds pages and costs; results at the quick scale only add their cost.
 
-    If both folders are the same, everything that follows from the records is rebuilt there.
+    If both folders are the same, the files that follow from the records are rebuilt.
 
     Args:
         folder: the folder that ``run`` wrote to.
@@ -75,7 +74,7 @@ def publish(folder: Path, target: Path, names: Sequence[str] = (), readme: Path 
 
 
 def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
-    """Copies the records of one experiment and rebuilds what follows from them; returns a one-line summary.
+    """Copies the records of one experiment and writes the files that follow from them; returns a one-line summary.
 
     Raises:
         ResultsError: if the results cannot be read, or their settings have other fields.

@@ -1,6 +1,6 @@
-"""Builds the page that compares the verdicts on stand-ins with the current ones.
+"""Builds the page that compares verdicts on stand-ins with the current verdicts.
 
-``stand-ins.json`` in the results folder has the verdicts of the first runs, all of them on stand-ins.
+``stand-ins.json`` in the results folder has the verdicts of the first runs, which all used stand-ins.
 """
 
 from __future__ import annotations

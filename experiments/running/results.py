@@ -90,8 +90,8 @@ class PartialRun:
 
     Args:
         path: the file. Without ``resume`` the seeds of an earlier run are moved to ``….bak``.
-        header: everything that the seeds depend on: experiment, settings and versions.
-        resume: keep the seeds in the file or, if there is no file, the seeds of finished results.
+        header: experiment, settings and versions, on which the seeds' records depend.
+        resume: keep the seeds in the file or, without a file, the seeds of finished results.
 
     Attributes:
         path: the file; it is removed once its seeds are in the results.
@@ -167,8 +167,7 @@ def write(
 ) -> list[Verdict]:
     """Writes all files of a finished experiment and returns its verdicts.
 
-    ``command`` is the command line of the run and ``seconds`` the processor time of all seeds; ``out`` is created if it
-    does not exist.
+    ``command`` is the command line of the run, ``seconds`` the processor time of all seeds; ``out`` is created.
     """
     out.mkdir(parents=True, exist_ok=True)
     replace(out / f"{experiment.id}.csv", to_csv(rows).encode())

@@ -1,4 +1,4 @@
-"""Runs experiments seed by seed, in this process or in several, with the same records."""
+"""Runs experiments seed by seed; the records do not depend on the number of processes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def run_experiments(
         A ``Run`` for each experiment.
 
     Raises:
-        UnknownNameError: for an unknown id; this and the next three before anything runs.
+        UnknownNameError: for an unknown id; this error and the next three are raised before anything runs.
         MissingExtraError: if an experiment needs a package that is not installed.
         ValueError: for fewer than two seeds, no job, an unavailable device or unreadable data.
         ResultsError: if the results to resume were computed with other settings.
@@ -200,7 +200,7 @@ def available(name: str) -> Experiment:
 
 
 def configured(experiment: Experiment, scale: str, device: str | None, data: Path | None) -> Any:
-    """Returns the settings of a scale, with device and data set if the experiment has such settings.
+    """Returns the settings of a scale, with the given device and data folder if the experiment has these settings.
 
     Raises:
         ValueError: for a scale or device that does not exist, or data that the experiment cannot read.

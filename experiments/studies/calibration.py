@@ -3,8 +3,7 @@
 Functions and their exact gradients are drawn from a GP prior. The GP with the same prior is conditioned on noisy values
 at uniform points of the unit cube. Four statements are then exact, and are tested:
 
-- A partial derivative lies within z posterior standard deviations of its posterior mean as often as a standard normal
-  variable lies within ±z.
+- A partial derivative lies within z posterior standard deviations of its posterior mean with a normal's probability.
 - E‖∇f(x) − ∇μ(x)‖² = trace ∂σ²(x).
 - Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ),
   which follows from Laurent and Massart's tail bound of χ²(d) for δ ≤ 1/e. We test the stronger bound with
@@ -15,11 +14,10 @@ at uniform points of the unit cube. Four statements are then exact, and are test
 Our choices where the paper gives no details: the lengthscale is √d/2, so that the diagonal of the cube is two
 lengthscales in every dimension. The noise has a tenth of the prior's standard deviation.
 
-In addition we measure the coverage with fitted hyperparameters. Functions are drawn from a prior with lengthscales 0.5,
-0.5 and 4, the last of which belongs to the *weak* coordinate, and are observed at 30 points with noise. Bands are
-computed with the true hyperparameters, with maximum-likelihood estimates without priors, with estimates under
-``SingleTaskGP``'s default priors, and from a mixture over samples of the hyperparameters under these priors
-(``surrogates.sample_hyperparameters``).
+In addition we measure the coverage with fitted hyperparameters. Functions are drawn from a prior with lengthscales 0.5
+and 0.5 and, for the *weak* coordinate, 4; they are observed at 30 points with noise. Bands are computed with the true
+hyperparameters, maximum-likelihood estimates, estimates under ``SingleTaskGP``'s default priors, and a mixture over
+samples of the hyperparameters under these priors (``surrogates.sample_hyperparameters``).
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Returns records of one design for each kernel and dimension, and records of bands with fitted hyperparameters."""
+    """Returns the records of one set of points per kernel and dimension, and of bands with fitted hyperparameters."""
     generator = torch.Generator().manual_seed(seed)
     rows: Rows = []
     for kernel in settings.kernels:

@@ -41,7 +41,7 @@ WAYS = {
     "default_priors": MethodStyle("BoTorch's priors", GREEN, "^"),
     "averaged": MethodStyle("averaged over samples", PURPLE, "o"),
 }
-"""The sources of hyperparameters, with their styles in the figure."""
+"""Maps each source of hyperparameters to its style in the figure."""
 
 COORDINATES = {"weak": "-", "others": "--"}
 
@@ -58,7 +58,7 @@ class Settings:
         points: number of points at which gradients are predicted.
         functions: number of functions per seed, all observed at the same points.
         samples: number of samples of the hyperparameters for each function.
-        warmup_steps: number of warm-up steps of each chain, which starts at the fitted hyperparameters.
+        warmup_steps: number of warm-up steps of each Markov chain; chains start at the fitted hyperparameters.
     """
 
     lengthscales: tuple[float, ...] = (0.5, 0.5, 4.0)
@@ -159,7 +159,7 @@ def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
 
 
 def claims(rows: Rows) -> list[Verdict]:
-    """Judges the coverage with fitted hyperparameters, and the effect of priors and of averaging."""
+    """Judges the coverage with fitted hyperparameters, and the effects of priors and of averaging over samples."""
 
     def covered(way: str) -> dict[str, np.ndarray]:
         chosen = where(rows, hyperparameters=way, quantity="fitted_coverage", level=0.95)

@@ -8,8 +8,8 @@ each frequency; ``orthogonal`` has frequencies that are orthogonal within blocks
 
 The kernel is RBF, as in FZooS. The data are n = 150 uniform points of the unit cube, with values drawn from the prior
 plus noise of variance 0.01; the error is the mean over five further points. Both surrogates use this kernel and noise.
-The root mean square distance of two points, √(d/6), is one lengthscale or half of one. This ratio determines how much
-orthogonal frequencies gain: they are most accurate at short distances.
+The root mean square distance of two points, √(d/6), is one lengthscale or half a lengthscale. This ratio determines how
+much orthogonal frequencies gain: they are most accurate at short distances.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the rate of the cosine features, and the other kinds against them."""
+    """Judges the convergence rate of the cosine features, and the other kinds against the cosine features."""
     least, most, high = min(settings.num_features), max(settings.num_features), max(settings.dims)
     cells = {f"d={dim} {gap:g}ℓ": (dim, gap) for dim, gap in itertools.product(settings.dims, settings.separations)}
     errors = {

@@ -1,4 +1,4 @@
-"""Black-box attacks as minimization problems: a perturbation within an L∞ bound that makes a classifier err.
+"""Black-box attacks as minimization problems: find a perturbation within an L∞ bound that makes a classifier err.
 
 δ has one number per pixel, which is added to every channel, and the perturbed image is clipped to [0, 1]. ZoRD (Sec.
 5.3) states d = 28² for MNIST and 32² for CIFAR-10, from which we infer that the channels share δ.
@@ -20,7 +20,7 @@ from optimizers.comparison.records import Rows
 
 
 def margin(logits: Tensor, label: int) -> Tensor:
-    """Computes log p_y − max_{j≠y} log p_j of scores ``... x 10``, at most 0 if another class is as likely as y."""
+    """Computes log p_y − max_{j≠y} log p_j of scores ``... x 10``; it is at most 0 if a class is as likely as y."""
     others = logits.clone()
     others[..., label] = -torch.inf
     return logits[..., label] - others.amax(-1)
@@ -35,8 +35,7 @@ class Attack:
         image: float64, ``c x h x w``.
         label: its class y.
         bound: ε of ‖δ‖∞ ≤ ε.
-        smooth: whether to use log(1 + exp(margin)) instead of the margin, so that a victim that does not recognize
-            the image has little weight.
+        smooth: whether f is log(1 + exp(margin)), in which victims that do not recognize the image have little weight.
     """
 
     victim: Victim | ResNet
@@ -78,13 +77,13 @@ class Attack:
 
 
 def fooled(attacks: Sequence[Attack], delta: Tensor) -> bool:
-    """Returns whether the mean of the victims' probabilities for the image perturbed by δ favours another class."""
+    """Returns whether the victims' mean probabilities for the image perturbed by δ favour another class."""
     probabilities = torch.stack([attack.logits(delta)[0].softmax(-1) for attack in attacks])
     return float(margin(probabilities.mean(0), attacks[0].label)) <= 0.0
 
 
 def success_rate(found: Rows, needed: str, counts: np.ndarray) -> np.ndarray:
-    """Returns the share of attacks that succeed within each count, by the column ``needed`` of their records."""
+    """Returns the share of attacks that succeeded within each count, from the column ``needed`` of their records."""
     each = np.array([float(row[needed]) if row["success"] else np.inf for row in found])
     return np.asarray((each[:, None] <= counts).mean(0))
 
@@ -97,6 +96,6 @@ def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tu
     """
     rows = recognized.nonzero().flatten().numpy()
     if len(rows) < count:
-        raise ValueError(f"count must be at most the {len(rows)} images that are recognized, got {count}")
+        raise ValueError(f"count must be at most {len(rows)}, the number of recognized test images, got {count}")
     picked = np.random.default_rng([seed, 1]).choice(rows, size=count, replace=False)
     return [(images.test[i].double(), int(images.test_labels[i])) for i in picked.tolist()]

@@ -1,4 +1,4 @@
-"""Stores trained models and starts between runs; a stored value equals the one that would be computed again."""
+"""Stores trained models and starts between runs; a stored value equals the value that would be computed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def values_of(*settings: Any) -> str:
 
 
 def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
-    """Returns the result of a deterministic ``make()`` that is stored under a name: tensors and plain values.
+    """Returns the stored result of a deterministic ``make()``, or calls it and stores its tensors and plain values.
 
-    The name must identify everything that the result depends on. An empty folder disables the cache. The file is
-    complete or absent, so several processes may write it at once. An unreadable file is computed again; a failed write
-    is logged.
+    The name must identify everything that the result depends on. An empty folder disables the cache. Files are written
+    atomically, so several processes may write at once. An unreadable file is replaced; a failed write is logged.
     """
     if not folder:
         return make()
@@ -50,5 +49,5 @@ def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
     except OSError as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        logger.warning("%s cannot be written (%s); its content will be computed again", path, error)
+        logger.warning("%s cannot be written (%s); its content will be computed again in later runs", path, error)
     return made

@@ -1,4 +1,4 @@
-"""Two differential equations with parameters of sizes from 1e-6 to 1e4, to be fitted to 30 synthetic observations."""
+"""Two fits of a differential equation to 30 synthetic observations, with parameters of sizes from 1e-6 to 1e4."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scipy.integrate import solve_ivp
 from experiments.workloads.more_wild import LeastSquaresProblem
 
 COUNT, NOISE, SEED = 30, 0.02, 0
-"""Number of observations, and their noise relative to the largest one."""
+"""Number of observations, and their noise relative to the largest observation."""
 
 MOST = 20_000
-"""Most evaluations of a right-hand side per solution; a stiff solution far from the truth would take hours."""
+"""Largest number of evaluations of a right-hand side per solution; some stiff solutions would take hours."""
 
 Signal = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -75,7 +75,7 @@ def _calibration(name: str, signal: Signal, truth: list[float], x0: list[float],
 
 
 def calibrations() -> list[LeastSquaresProblem]:
-    """Returns the two problems, each of which starts within a factor of two of the truth."""
+    """Returns the two problems; each parameter starts within a factor of two of its true value."""
     return [
         _calibration("epidemic 4x30", epidemic, [5e-5, 0.1, 10.0, 1e4], [4e-5, 0.15, 15.0, 9e3], 60.0),
         _calibration("enzyme 4x30", enzyme, [2e-6, 5e-4, 1e-3, 1e4], [3e-6, 8e-4, 6e-4, 7e3], 1500.0),

@@ -60,7 +60,7 @@ def load_points(data: str = "", every_class: bool = False) -> Points:
 
     Args:
         data: folder of the data sets.
-        every_class: whether to add the class-balanced sample to the natural one, if the folder has only samples, so
+        every_class: whether to add the class-balanced sample to the natural sample if the folder has only these, so
             that every class has 2,000 rows.
 
     Raises:

@@ -1,10 +1,8 @@
-"""The data sets of the papers in a folder that the user names: where they are, and how they are downloaded.
+"""The papers' data sets in a folder that the user names: where they are, and how they are downloaded.
 
-``--data DIR`` is the folder. Data set NAME is in ``DIR/NAME``, as its publisher or its usual loader stores it, or as
-compact files with all or a part of it:
+``--data DIR`` names the folder. ``DIR/NAME`` has data set NAME as its publisher or loader stores it, or compact files:
 
-* ``mnist``: four IDX files, plain or ``.gz``, also in torchvision's ``MNIST/raw``; optionally a trained network
-  ``cnn.pt``;
+* ``mnist``: four IDX files, plain or ``.gz``, also in torchvision's ``MNIST/raw``; optionally a network ``cnn.pt``;
 * ``cifar10``: the python version, also in its folder ``cifar-10-batches-py``, or ``train*.npz`` and ``test*.npz`` with
   ``X`` (bytes, ``n x 32 x 32 x 3``) and ``y``; optionally a trained network ``resnet20*.th``;
 * ``covertype`` or ``covtype``: scikit-learn's cache, or ``natural*.npz`` and ``balanced*.npz`` with ``X`` and ``y``;
@@ -34,7 +32,7 @@ class DataError(ValueError):
 
 @contextmanager
 def reading(complaint: str) -> Iterator[None]:
-    """Raises any exception of the block as a ``DataError`` with a message and the exception's first line."""
+    """Turns any exception of the block into a ``DataError`` with a message and the exception's first line."""
     try:
         yield
     except Exception as error:
@@ -43,7 +41,7 @@ def reading(complaint: str) -> Iterator[None]:
 
 
 def folder_of(data: str | Path, name: str) -> Path:
-    """Returns the folder of a data set, ``data/name``, or the folder with its other name if only that exists."""
+    """Returns ``data/name``, or the folder with the data set's other name if only this one exists."""
     folder = Path(data) / name
     other = Path(data) / OTHER_NAMES.get(name, name)
     return folder if folder.exists() else other if other.exists() else folder
@@ -58,7 +56,7 @@ def read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Reads the arrays ``X`` and ``y`` of a compact file.
 
     Raises:
-        DataError: if the file does not have them, or they differ in length.
+        DataError: if the file does not have both arrays, or they differ in length.
     """
     with reading(f"{path} must be an .npz file with arrays X and y"), np.load(path) as found:
         inputs, labels = found["X"], found["y"].astype(np.int64)

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 Values = tuple[float, np.ndarray]
-"""f and the constraints g, shape ``m``, which hold where g ≤ 0."""
+"""f, and the constraints g ≤ 0, shape ``m``."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Design:
     """A constrained design.
 
     Attributes:
-        fun: f and g of a point, shape ``d``.
-        lower: the box's lower side, shape ``d``.
-        upper: its upper side.
+        fun: maps a point, shape ``d``, to f and g.
+        lower: lower bounds of the box, shape ``d``.
+        upper: upper bounds of the box, shape ``d``.
     """
 
     fun: Callable[[np.ndarray], Values]
@@ -43,7 +43,7 @@ class Design:
     upper: tuple[float, ...]
 
     def optimum(self, starts: int = 30, seed: int = 0, tolerance: float = 1e-8) -> tuple[float, np.ndarray]:
-        """Returns the least f with g ≤ ``tolerance`` that SLSQP reaches from uniform starts, and its point.
+        """Returns the least f with g ≤ ``tolerance`` that SLSQP reaches from uniform starts, and the minimizer.
 
         Raises:
             RuntimeError: if no run ends at a feasible point.

@@ -1,7 +1,6 @@
 """Images for the attacks: MNIST and CIFAR-10 from a folder, or scikit-learn's digits as a stand-in.
 
-``experiments.workloads.data`` describes the files. CIFAR-10's batches are pickles, which are read without executing
-their contents.
+``experiments.workloads.data`` describes the files. CIFAR-10's batches are pickles; their contents are not executed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ IDX_FILES = {
 CIFAR_FILES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 CIFAR_FOLDER = "cifar-10-batches-py"
 DIGITS_TEST = 360
-"""The last 360 of the 1,797 digits are reserved for attacks; as in MNIST they come from other writers."""
+"""The last 360 of the 1,797 digits are reserved for attacks; as in MNIST, other people wrote them."""
 
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 """Names of the data sets."""
@@ -73,14 +72,14 @@ def load_images(name: str, data: str = "", side: int = 8) -> Images:
         DataError: if the folder is not as the loader expects.
     """
     if name not in TITLES:
-        raise ValueError(f"unknown images {name!r}; choose from {', '.join(TITLES)}")
+        raise ValueError(f"unknown data set {name!r}; choose from {', '.join(TITLES)}")
     if not data:
         return digits(side)
     return (mnist if name == "mnist" else cifar10)(folder_of(data, name))
 
 
 def stand_in(names: Sequence[str], data: str, side: int) -> str:
-    """Names the stand-in for some data sets; an empty string if the real ones are used."""
+    """Names the stand-in for some data sets; an empty string if the real data are used."""
     if data:
         return ""
     title = " and ".join(TITLES[name] for name in names)
@@ -153,9 +152,9 @@ _PICKLED = {
     ("numpy", "dtype"),
     ("_codecs", "encode"),
 }
-"""The constructors that CIFAR-10's pickled arrays need."""
+"""The only constructors that may run when CIFAR-10's pickled arrays are read."""
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
-"""The constructor of a pickled array, wherever this version of NumPy defines it."""
+"""The constructor of a pickled array in this version of NumPy."""
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -1,9 +1,8 @@
-"""OPT, or another causal language model, and SST-2, QQP and SQuAD from a folder, through transformers and datasets.
+"""Reads OPT or another causal language model, and SST-2, QQP and SQuAD, with transformers and datasets.
 
-``DIR/NAME`` is a model written by transformers' ``save_pretrained``, with tokenizer and weights in one folder, such as
-``DIR/opt-125m``. ``DIR/TASK`` is a data set with the splits ``train`` and ``validation`` and the columns of ``COLUMNS``
-(those of GLUE and SQuAD), in a format of ``experiments.workloads.data``. Nothing is downloaded. Requires the extra
-``llm``.
+``DIR/NAME``, such as ``DIR/opt-125m``, has a model's tokenizer and weights, as transformers' ``save_pretrained`` writes
+them. ``DIR/TASK`` is a data set with the splits ``train`` and ``validation`` and the columns of ``COLUMNS``, in a
+format of ``experiments.workloads.data``. Nothing is downloaded. Requires the extra ``llm``.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Pretrained:
 
     @property
     def dimension(self) -> int:
-        """d; a head that shares the embedding's weights counts once."""
+        """The number d of weights; weights that the head shares with the embedding count once."""
         return sum(p.numel() for p in self.module.parameters())
 
     @property
@@ -108,7 +107,7 @@ def _tokenizer(folder: Path) -> Any:
     with reading(f"{folder} has no tokenizer"):
         found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, **sides)
     if found.eos_token_id is None:
-        raise DataError(f"{folder}: the tokenizer has no end-of-text token, which must end an answer")
+        raise DataError(f"{folder}: the tokenizer needs an end-of-text token, which ends an answer")
     if found.pad_token_id is None:
         found.pad_token = found.eos_token
     return found
@@ -119,7 +118,7 @@ def load_task(folder: Path, split: str) -> list[dict[str, Any]]:
     """Reads the rows of a task's split.
 
     Raises:
-        DataError: if there is no data set, or the split or a column is missing.
+        DataError: if the data set, the split or a column is missing.
         MissingExtraError: if the folder was written by datasets, which is not installed.
     """
     if not folder.is_dir():
@@ -175,7 +174,7 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
 
     Raises:
         DataError: if the model or the data set is not as expected.
-        MissingExtraError: without the extra.
+        MissingExtraError: if the extra ``llm`` is not installed.
     """
     rows, tokenizer = load_task(data / task, split), _tokenizer(data / model)
     if task != "squad" and (wrong := {row["label"] for row in rows} - {0, 1}):  # GLUE's test splits have −1
@@ -194,7 +193,9 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
     if task != "squad":
         choices = tuple(tokenizer(word, add_special_tokens=False).input_ids[0] for word in CHOICES[task])
         if len(set(choices)) < len(choices):
-            raise DataError(f"{data / model}: the tokenizer gives {' and '.join(CHOICES[task])} the same first token")
+            raise DataError(
+                f"{data / model}: the tokenizer gives {' and '.join(CHOICES[task])} the same first token; use another"
+            )
         return Prompts(tokens, mask, torch.tensor([int(row["label"]) for row in picked]), choices)
     answers = [_answer(row, tokenizer) for row in picked]
     padded = pad_sequence([torch.tensor(answer) for answer in answers], batch_first=True, padding_value=IGNORED)

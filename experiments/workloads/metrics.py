@@ -1,4 +1,4 @@
-"""Metrics of a classifier as functions of its parameters, which are piecewise constant.
+"""A classifier's metrics as piecewise constant functions of its parameters.
 
 The network is an MLP 54-30-14-7 with biases, d = 2,189 (ZoRD, Sec. 5.4 and Appx. C.4); the ReLU is our choice. It is
 trained with cross-entropy to θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
@@ -51,10 +51,9 @@ def confusion(predicted: Tensor, labels: Tensor) -> Tensor:
 
 
 def metric(name: str, counts: Tensor) -> Tensor:
-    """Computes the mean over classes that occur or are predicted, for counts ``... x 7 x 7``; 0/0 counts as 0.
+    """Computes a metric's mean over the classes that occur or are predicted, from counts ``... x 7 x 7``; 0/0 is 0.
 
-    Precision TP/(TP+FP), recall TP/(TP+FN), F1 2TP/(2TP+FP+FN), Jaccard TP/(TP+FP+FN), as in scikit-learn's
-    ``average="macro"``.
+    Precision TP/(TP+FP), recall TP/(TP+FN), F1 2TP/(2TP+FP+FN), Jaccard TP/(TP+FP+FN); scikit-learn's ``macro``.
 
     Raises:
         ValueError: for another name.
@@ -122,10 +121,10 @@ QUICK = Training(points=200, epochs=5, batch=20, rate=1e-2)
 
 
 def trained_network(points: Points, training: Training, seed: int, source: str = "", cache: str = "") -> Tensor:
-    """Trains θ*, float64, shape ``d``: weights uniform within ±1/√(fan in), then Adam on the cross-entropy of a sample.
+    """Trains θ*, float64, shape ``d``, with Adam on the cross-entropy of a sample of the points.
 
-    The seed draws the sample of the points, the weights and the order of the batches. The result is stored in the
-    folder ``cache`` under the name ``source`` of the points.
+    The seed draws the sample, the initial weights (uniform within ±1/√(fan in)) and the order of the batches. The
+    result is stored in the folder ``cache`` under a name that contains ``source``, the name of the points.
     """
     name = f"mlp-{source}{len(points)}-{values_of(training)}-{seed}"
     theta: Tensor = cached(cache, name, lambda: _trained(points, training, seed))

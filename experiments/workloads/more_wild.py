@@ -1,8 +1,7 @@
 """The 53 least-squares problems of Moré and Wild, with their starting points.
 
 Each problem combines one of 22 vector functions, numbers of variables and residuals, and the standard start or ten
-times it. Functions 1 to 18 are from the first reference, the others from the set's own code, BenDFO; both have the data
-of the fits.
+times this start. Functions 1 to 18 and their data are from the first reference, the others from the set's code, BenDFO.
 
 References:
     J. J. Moré, B. S. Garbow, K. E. Hillstrom, Testing unconstrained optimization software, ACM Trans. Math. Softw. 7,
@@ -238,7 +237,7 @@ SET = """1:9:45:0 1:9:45:1 2:7:35:0 2:7:35:1 3:7:35:0 3:7:35:1 4:2:2:0 4:2:2:1 5
 13:2:10:0 14:4:20:0 14:4:20:1 15:6:6:0 15:7:7:0 15:8:8:0 15:9:9:0 15:10:10:0 15:11:11:0 16:10:10:0 17:5:33:0 18:11:65:0
 18:11:65:1 19:8:8:0 19:10:12:0 19:11:14:0 19:12:16:0 20:5:5:0 20:6:6:0 20:8:8:0 21:5:5:0 21:5:5:1 21:8:8:0 21:10:10:0
 21:12:12:0 21:12:12:1 22:8:8:0 22:8:8:1"""
-"""The set: number of the function, variables, residuals, and the power of ten by which the start is multiplied."""
+"""The problems: function, number of variables, number of residuals, and the power of ten that multiplies the start."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class LeastSquaresProblem:
 
     Attributes:
         name: its name.
-        r: the residuals of a point, shape ``d`` to ``m``.
+        r: the residual function, which maps shape ``d`` to ``m``.
         x0: the starting point, shape ``d``.
     """
 

@@ -1,8 +1,8 @@
 """Test functions with their known minimum, batched over torch tensors.
 
 Formulas are from Surjanovic and Bingham, Virtual Library of Simulation Experiments. Every function maps ``... x d`` to
-``...``, keeps dtype and device, and is differentiable, so that ``gradient`` is exact (Ackley's has none at its minimum,
-which is a cone's tip).
+``...``, keeps dtype and device, and has an exact ``gradient`` (except at Ackley's minimum, where the function has a
+kink).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Problem:
         return self.lower + (self.upper - self.lower) * unit
 
     def scaled(self, lower: float = 0.0, upper: float = 1.0) -> Problem:
-        """Returns the function with its box mapped to [lower, upper]^d."""
+        """Returns the same function with its box mapped to [lower, upper]^d."""
         width = (self.upper - self.lower) / (upper - lower)
         return dataclasses.replace(
             self,

@@ -1,4 +1,4 @@
-"""Prompts with answers, and a language model's loss on them as a function of all of its parameters.
+"""Prompts with answers, and the loss of a language model on prompts as a function of all model parameters.
 
 In tasks with choices (SST-2, QQP) the answer is one of a few words: the loss is the cross-entropy among the choices'
 tokens at the end of the prompt, and the score is the share of prompts whose answer has the largest logit. In SQuAD the
@@ -42,7 +42,7 @@ class Prompts:
         mask: 0 at padding, else 1, ``n x L``.
         labels: index of the right choice, shape ``n``; all 0 in tasks without choices.
         choices: the choices' tokens; empty if the answer is a text.
-        answers: tokens of the answers, ``n x A``, followed by ``IGNORED``; ``n x 0`` in tasks with choices.
+        answers: tokens of the answers, ``n x A``, padded with ``IGNORED``; ``n x 0`` in tasks with choices.
         end: the token that ends an answer.
         words: maps tokens to the words that F1 compares.
     """

@@ -5,9 +5,9 @@
 * ``squad``: "anna has the red cup in the park . what ? answer :" → "red cup".
 
 A model is pretrained to complete such sentences in *other* words ("so it is bad", "these are alike", "the thing is red
-cup"), with one half of the subject words. It can then read the sentences, but knows neither the words of the tasks'
-questions and answers nor the other half of the subject words; the clients tune it to these. All tasks share one
-vocabulary.
+cup"), with one half of the subject words. After that the model can read the sentences, but it knows neither the words
+of the tasks' questions and answers nor the other half of the subject words. The clients fine-tune it on these. All
+tasks share one vocabulary.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def sentence(task: str, label: int, generator: np.random.Generator, half: bool =
         task: name of the task.
         label: the label.
         generator: source of the words.
-        half: whether to draw only from the first half of each list.
+        half: whether to draw words only from the first half of each list of words.
     """
 
     def pick(*of: tuple[str, ...]) -> list[str]:
@@ -145,7 +145,7 @@ def prompts(task: str, count: int, seed: int) -> Prompts:
 
 
 def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws ``count`` pretraining sentences per task; returns tokens, mask and the token to predict at each place."""
+    """Draws ``count`` pretraining sentences per task; returns tokens, mask and the next token at each position."""
     generator = np.random.default_rng([seed, len(TASKS)])
     texts, known = [], []
     for task in TASKS:

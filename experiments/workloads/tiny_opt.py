@@ -2,8 +2,8 @@
 
 A decoder like OPT-125M (Zhang et al., 2022): learned positions with an offset of 2, counted without padding; layer
 norms before attention and before the feed-forward part; ReLU; biases everywhere; a final layer norm; and a head that
-shares the embedding's weights. Names and order of the parameters and the logits agree with transformers'
-``OPTForCausalLM``. (OPT-350M alone has its layer norms after each part, and a narrower embedding.)
+shares the embedding's weights. The parameters' names and order and the logits agree with transformers'
+``OPTForCausalLM``. (Only OPT-350M has its layer norms after each part, and a narrower embedding.)
 """
 
 from __future__ import annotations

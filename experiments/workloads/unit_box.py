@@ -1,4 +1,4 @@
-"""Objectives in [0, 1]^d, where FZooS works, so that the rates and radii of all methods have the same units."""
+"""Maps objectives to [0, 1]^d, where FZooS works, so that the rates and radii of all methods have the same units."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class InUnitBox:
 
 @dataclasses.dataclass(frozen=True)
 class UnitBoxProblem:
-    """The mean F of the clients' objectives in [0, 1]^d; F is at least 0 and serves as its own gap."""
+    """The mean F of the clients' objectives in [0, 1]^d; F is at least 0, and its gap is F itself."""
 
     clients: Sequence[InUnitBox]
 
     @property
     def x0(self) -> Tensor:
-        """The middle of the box, z for x = 0."""
+        """The middle of the box, which is the z of x = 0."""
         return torch.full((self.clients[0].fun.dimension,), 0.5, dtype=torch.float64)
 
     @property

@@ -1,13 +1,12 @@
 """Image classifiers that the attacks query: trained from a seed, or supplied with the data.
 
 Supplied networks are ``cnn.pt`` for MNIST and ``resnet20*.th`` for CIFAR-10, a ResNet-20 in the format of
-https://github.com/akamaster/pytorch_resnet_cifar10 (He et al. 2016, with shortcuts of option A). They are evaluated in
-float64 as well.
+https://github.com/akamaster/pytorch_resnet_cifar10 (He et al. 2016, shortcuts of option A). They run in float64.
 
 One small CNN serves images of any size: two 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, and two linear
-layers. It is trained in the images' dtype and queried in float64, where the differences of values that attacks use are
-far above rounding errors. In float32 machines with different rounding train different networks; in float64 the networks
-agree to about twelve digits.
+layers. It is trained in the images' dtype and queried in float64, where rounding errors are far below the differences
+of values that attacks use. Trained in float32, networks differ between machines with different rounding; trained in
+float64, they agree to about twelve digits.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from experiments.workloads.images import Images
 
 CLASSES = 10
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of the channels by which the supplied ResNet standardizes."""
+"""Mean and standard deviation of each channel, with which the supplied ResNet standardizes images."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""A benchmark of all methods and their rivals on third-party problems."""
+"""A benchmark of this library's methods and other libraries' methods on third-party problems."""

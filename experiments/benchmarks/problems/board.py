@@ -1,15 +1,15 @@
 """Scores, ranks and paired differences of methods on the problems that they share.
 
-On COCO's suites the score is log10 of the gap, bounded below by 1e-8. Real problems have no known optimum. There the
-score is the percentage of the possible gain that a run left, 100 (least value − l)/(f₀ − l), where l is the least
-value that any method found on the problem and f₀ the value at the start. All methods except CMA-ES and COBYQA query the
-start first; if that query fails, f₀ is the largest of the methods' first successful values. The score is between 0, the
-best, and 100, no gain. A run without a success gets the worst score on its problem.
+On COCO's suites the score of a run is log10 of its final gap; gaps below 1e-8 count as 1e-8. On real problems, whose
+optimum is unknown, it is 100 (v − l)/(f₀ − l), the percentage of the possible gain that the run did not reach. Here v
+is the run's least value, l the least value that any method found on the problem, and f₀ the value at the start. All
+methods except CMA-ES and COBYQA query the start first; if that query fails, f₀ is the largest of the methods' first
+successful values. A score of 0 is best, 100 means no gain. A run without a success gets the problem's worst score.
 
-Methods are ranked among those that ran on the same problems, with the mean rank for ties. Differences are paired
-problem by problem with Student's interval over the problems. These include several similar instances of each function,
-so an interval applies to other instances, and less surely to other functions. If there are several black boxes, each
-counts once by the mean over its seeds, and intervals are over the boxes.
+Methods are ranked among those that ran on the same problems; tied methods share their mean rank. Differences are paired
+problem by problem, with Student's interval over the problems. The problems include several similar instances of each
+function, so an interval describes further instances, and further functions only roughly. If there are several black
+boxes, each one counts once, with the mean over its seeds, and intervals are over the black boxes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ BETTER_COBYQA = "the better COBYQA"
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences with its interval (NaN for a single one), and the number of problems or boxes.
+    """A mean of paired differences with its interval, which is NaN for a single difference.
 
-    The p-value belongs to the one-sided test of a mean of at least 0.
+    ``units`` is the number of problems or black boxes, and ``p`` the p-value of the one-sided test whose null
+    hypothesis is that the mean is at least 0.
     """
 
     mean: float
@@ -57,8 +58,7 @@ class Board:
         methods: names.
         problems: the problems.
         scores: ``methods x problems``; NaN if a method did not run.
-        better: the better COBYQA variant in each dimension, by mean score over all of the suite's problems there; empty
-            unless both variants ran.
+        better: for each dimension, the COBYQA variant with the lower mean score over all problems on which both ran.
     """
 
     methods: tuple[str, ...]
@@ -80,11 +80,11 @@ class Board:
         return Board(methods, problems, scores, _better(methods, problems, scores))
 
     def where(self, chosen: Callable[[Problem], bool]) -> Board:
-        """Returns the board of the chosen problems."""
+        """Returns the board restricted to the chosen problems."""
         return self._columns([column for column, problem in enumerate(self.problems) if chosen(problem)])
 
     def shared(self, *methods: str) -> Board:
-        """Returns the board of the problems on which all these methods ran."""
+        """Returns the board restricted to the problems on which all these methods ran."""
         known = ~np.isnan(np.array([self.score(method) for method in methods])).any(axis=0)
         return self._columns(np.flatnonzero(known).tolist())
 
@@ -171,7 +171,7 @@ def _better(methods: Sequence[str], problems: Sequence[Problem], scores: np.ndar
 
 
 def log_gaps(runs: Sequence[Record]) -> np.ndarray:
-    """Returns log10 of the gaps of runs on one problem."""
+    """Returns log10 of the final gaps of the runs on one problem."""
     finals = np.array([run.final for run in runs])
     worst = finals[np.isfinite(finals)].max(initial=FLOOR)
     gaps: np.ndarray = np.log10(np.clip(np.where(np.isfinite(finals), finals, worst), FLOOR, None))
@@ -179,7 +179,7 @@ def log_gaps(runs: Sequence[Record]) -> np.ndarray:
 
 
 def percent_left(runs: Sequence[Record]) -> np.ndarray:
-    """Returns the percentage of the possible gain that runs on one problem left."""
+    """Returns for each run on one problem the percentage of the possible gain that it did not reach."""
     finals = np.array([run.final for run in runs])
     known = finals[np.isfinite(finals)]
     if not len(known):
@@ -193,7 +193,7 @@ def percent_left(runs: Sequence[Record]) -> np.ndarray:
 
 
 def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
-    """Returns l and f₀ of runs on one problem, at least one of which has a success."""
+    """Returns l and f₀ (see the module) of the runs on one problem; at least one run must have a success."""
     first = {run.run.method: run.least[0] for run in runs if run.least}
     others = {name for name, rival in RIVALS.items() if not rival.asks_start}
     at_start = [value for method, (n, value) in first.items() if n == 1 and method not in others]
@@ -201,7 +201,7 @@ def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
 
 
 def interval(differences: np.ndarray, level: float = 0.95) -> Difference:
-    """Returns the mean of paired differences with Student's interval and test."""
+    """Returns the mean of paired differences, with Student's interval and one-sided test."""
     count = len(differences)
     if count == 0:
         return Difference(np.nan, np.nan, np.nan, 0)

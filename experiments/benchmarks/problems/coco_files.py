@@ -1,8 +1,8 @@
-"""The progress of a run, query by query, and COCO's files of it.
+"""The progress of a run, query by query, and how to read it from COCO's files.
 
 COCO's observer knows the minimum and, for noisy problems, the noise-free value. Its files list the smallest noise-free
-gap so far, for query counts in equal ratios (``.tdat``) and for each target reached (``.dat``). These rows are the
-progress of a run, so that our tables and ``cocopp`` use the same numbers.
+gap so far, for query counts in equal ratios (``.tdat``) and for each target reached (``.dat``). Our tables are computed
+from these rows, so that they agree with ``cocopp``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 import numpy as np
 
 FLOOR = 1e-8
-"""COCO's last target; smaller gaps count as this one."""
+"""COCO's smallest target; smaller gaps are set to this value."""
 
 TARGETS = tuple(10.0 ** (k / 5) for k in range(10, -41, -1))
 """COCO's 51 targets, gaps from 100 to 1e-8 in equal ratios."""
 
 A_DECADE = 10
-"""Number of query counts that are stored per decade."""
+"""Number of stored query counts per factor of ten."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The least value, or the smallest gap, so far.
+    """The least value or gap so far, as a function of the number of queries.
 
     Attributes:
-        queries: counts of queries, ascending.
-        least: the least value or gap after each count; NaN before the first success.
+        queries: the query counts after which ``least`` changed, ascending.
+        least: the least value or gap after each of these counts; NaN before the first success.
         asked: total number of queries.
     """
 
@@ -54,7 +54,7 @@ class Progress:
         return known[-1] if known else math.inf
 
     def at(self, count: int) -> float:
-        """Returns the least after ``count`` queries; inf before the first success."""
+        """Returns the least value or gap after ``count`` queries; inf before the first success."""
         before = [least for n, least in zip(self.queries, self.least, strict=True) if n <= count]
         return before[-1] if before and not math.isnan(before[-1]) else math.inf
 
@@ -64,7 +64,7 @@ class Progress:
         return [next((n for n, least in pairs if least <= target), None) for target in targets]
 
     def thinned(self, *counts: int) -> list[tuple[int, float]]:
-        """Returns counts, by default in equal ratios, with the least after each, in four digits."""
+        """Returns pairs of a query count and the least value or gap, in four digits, by default at equal ratios."""
         counts = counts or tuple(log_spaced(self.asked))
         return [(n, float(f"{self.at(n):.4g}")) for n in counts if math.isfinite(self.at(n))]
 
@@ -87,7 +87,7 @@ def progress_in(folder: Path) -> Progress:
     for kind in ("dat", "tdat"):
         files = list(folder.rglob(f"*.{kind}"))
         if len(files) > 1:
-            raise ValueError(f"{folder} must have the files of one run, got several")
+            raise ValueError(f"{folder} has the files of several runs; pass the folder of one run")
         for file in files:
             rows |= _rows(file)
     counts = sorted(rows)

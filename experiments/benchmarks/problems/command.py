@@ -1,11 +1,11 @@
-"""``python -m experiments benchmark problems``: compares the methods and their rivals on third-party problems.
+"""``python -m experiments benchmark problems``: compares our methods and other libraries' on third-party problems.
 
 The suites are COCO's bbob, bbob-noisy, bbob-largescale, bbob-constrained and bbob-mixint (extra ``problems``), the real
 black boxes, and the tuning of hyperparameters. Each run is stored in DIR/problems.runs when it ends; --resume continues
-from there. All runs in the folder are used for the tables, DIR/problems-SUITE.txt, and for the files of the page
-(python -m experiments report --from DIR). Instances 16 to 20, which are run once after the code is frozen, have
-tables of their own, DIR/problems-SUITE-fresh.txt. COCO's own files are in DIR/coco: python -m cocopp
-DIR/coco/bbob-20d/trust_region OTHERS compares them with any other archive.
+from there. The tables, DIR/problems-SUITE.txt, and the page's files (python -m experiments report --from DIR) use all
+runs in the folder. Instances 16 to 20, which are run once after the code is frozen, have separate tables,
+DIR/problems-SUITE-fresh.txt. COCO's own files are in DIR/coco; compare them with any archive by python -m cocopp
+DIR/coco/bbob-20d/trust_region OTHERS.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 def _show(out: Path, command: str) -> int:
     records = page.by_name(read(out))
     if not records:
-        raise ValueError(f"{out} has no runs; omit --tables to make some")
+        raise ValueError(f"{out} has no runs to make tables from; omit --tables to run the benchmark")
     for name, own in records.items():
         print(f"\n{name}\n")
         print("\n".join(page.write(name, own, out, command)))
@@ -89,7 +89,7 @@ def _runs(options: argparse.Namespace) -> list[Run]:
             taking = (r for r in here if options.anywhere or r.takes(problem, suite.functions, options.instances))
             found += [Run(rival.name, problem) for rival in taking]
     if not found:
-        raise ValueError("by default none of these methods runs on these problems (see --help); --anywhere runs them")
+        raise ValueError("no selected method runs on the selected problems by default; pass --anywhere to run them")
     return found
 
 

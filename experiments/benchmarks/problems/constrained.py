@@ -1,9 +1,9 @@
 """Constrained problems: COCO's suite bbob-constrained (Dufossé et al. 2022, doi 10.1007/978-3-031-14714-2_20).
 
-A query is one distinct point: it gives f and all constraints c ≤ 0, whichever of them a method evaluates and when. Runs
+A query is one distinct point. It gives f and all constraints c ≤ 0, whether or not a method uses all of them. Runs
 start at COCO's initial solution, which is feasible. A query is feasible if max c is at most 1e-6 of the largest |c| at
-the start; the tables also have a tolerance of 1e-9. The gap of a run is taken at its best feasible query or, without a
-better one, at the start, which is known to be feasible before the first query.
+the start; the tables also have a tolerance of 1e-9. The gap of a run is taken at its best feasible query, or at the
+start if that is better, because the start is known to be feasible before the first query.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from experiments.benchmarks.problems.coco_files import Progress, optimum_in
 
 TOLERANCES = (1e-6, 1e-9)
-"""Largest max c of a feasible query, over the largest |c| at the start: the main tolerance, and a strict one."""
+"""Largest max c of a feasible query, relative to the largest |c| at the start: main and strict tolerance."""
 
 
 @dataclasses.dataclass
 class Told:
-    """A constrained problem of COCO, which remembers its queries.
+    """A constrained problem of COCO, which records its queries.
 
     Attributes:
         coco: COCO's problem.
@@ -45,7 +45,7 @@ class Told:
         return f, c
 
     def progress(self, folder: Path, tolerance: float) -> Progress:
-        """Returns the gaps to the minimum that COCO's files in a folder give, for a relative tolerance of c."""
+        """Returns the progress of the gap, for a relative tolerance of c; the folder has COCO's files of the run."""
         f, worst = np.array(self.values).T
         best = np.fmin(np.where(worst <= tolerance * self._size, f, np.nan), self._first)
         return Progress.of((best - optimum_in(folder)).tolist())

@@ -19,10 +19,10 @@ from experiments.harness.experiment import counted
 from surrogates import plotting
 
 LEFT = (*BOXES, "bbob-largescale")
-"""Suites drawn by the percentage left: with two queries per variable hardly any of COCO's targets is reached."""
+"""Suites whose figures show the percentage of the gain left; with 2 d queries few of COCO's targets are reached."""
 
 ALWAYS = {True: (OURS, "cobyqa_wide", "turbo", "random"), False: (OURS, *COBYQAS, "random")}
-"""The methods that figures of the percentage left (True) and of targets (False) draw if they ran on a whole panel."""
+"""Methods drawn wherever they ran on a whole panel, in figures of the gain left (True) and of targets (False)."""
 
 CAPTION = "A method is drawn where it ran on all problems of a panel. "
 CAPTIONS = {
@@ -30,11 +30,11 @@ CAPTIONS = {
     "bands show ± one standard error.",
     False: CAPTION + "Lines show the share of COCO's targets that are reached, over all problems of the panel.",
 }
-"""The captions of figures of the percentage left (True) and of targets (False)."""
+"""Captions of figures of the percentage left (True) and of COCO's targets (False)."""
 
 
 def drawn(board: Board, panels: Sequence[Board]) -> list[str]:
-    """Returns at most seven methods: those of ``ALWAYS``, then those that rank best on all problems."""
+    """Returns the methods to draw, at most seven: those of ``ALWAYS``, then those with the best mean ranks."""
     ranks, here = board.mean_ranks(), {method for panel in panels for method in panel.everywhere}
     methods = [method for method in ALWAYS[board.problems[0].suite in LEFT] if method in here]
     methods += sorted((m for m in ranks if m in here and m not in methods), key=lambda m: ranks[m])
@@ -53,9 +53,9 @@ def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.nda
 
 
 def left(records: Sequence[Record], methods: Sequence[str]) -> dict[str, plotting.Curve]:
-    """Returns each method's percentage of the gain left at shares of the budget, as mean and standard error over runs.
+    """Returns the percentage of the gain left against the share of the budget: mean and standard error of each method.
 
-    The least value and the value at the start are taken over all methods on the same instance, as on the board.
+    The possible gain of an instance is computed from the runs of all methods, as in ``percent_left``.
     """
     grid = np.geomspace(0.01, 1.0, 60)
     curves: dict[str, list[np.ndarray]] = {method: [] for method in methods}
@@ -80,7 +80,7 @@ def left(records: Sequence[Record], methods: Sequence[str]) -> dict[str, plottin
 
 
 def figure(records: Sequence[Record]) -> Figure:
-    """Draws a panel for each dimension or black box; the legend fills the rest of the last row, or is below."""
+    """Draws a panel for each dimension or black box, with one legend for all panels."""
     board = Board.of(records)
     suite = board.problems[0].suite
     real, shares = suite in BOXES, suite in LEFT

@@ -3,11 +3,10 @@
 The acquisition function is ``botorch_community.acquisition.local_entropy_search``. The loop and its constants are from
 ``notebooks_community/local_entropy_search``: inputs in the unit cube; a ``SingleTaskGP`` with a trainable constant mean
 and standardized values, refitted for each query; 128 paths of 256 Adam steps with rate 0.002 and eight points per path.
-The next query is the point with the largest acquisition value among these points that was not queried before.
+Among these points, the next query is the one with the largest acquisition value that has not been queried before.
 
-Two choices of the notebook are for d = 2 only and are replaced: the initial design is x0 and a Sobol' sequence, 2d
-points in all (the notebook has eight points), and the incumbent is the queried point with the least posterior mean (the
-notebook uses a grid).
+Two choices of the notebook suit d = 2 only and are replaced. The initial design is x0 and a Sobol' sequence, 2d points
+in all, not eight. The incumbent is the queried point with the least posterior mean, not a point of a grid.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Mixed-integer problems: COCO's suite bbob-mixint (Tušar, Brockhoff and Hansen 2019, doi 10.1145/3321707.3321868).
 
-Four of five variables are integers, with 2, 4, 8 and 16 values in equal numbers; the others are real in [−5, 5]. Runs
-start at COCO's initial solution, the middle of the domain. All queries are points of this lattice. Random search draws
-each integer with the same probability. CMA-ES uses pycma's ``integer_variables`` with bounds half a unit beyond the
-last integers and initial standard deviations of 0.3 of each side. TPE and ``GPSampler`` are optuna's (Akiba et al.,
-KDD 2019) with their defaults, ``suggest_int`` and ``suggest_float``; the start is their first trial.
+Four fifths of the variables are integers: a fifth has 2 values, a fifth 4, a fifth 8, and a fifth 16. The others are
+real in [−5, 5]. Runs start at COCO's initial solution, the middle of the domain. Integer variables have integer values
+in all queries. Random search draws each integer value with the same probability. CMA-ES uses pycma's
+``integer_variables`` with bounds half a unit beyond the last integers and initial standard deviations of 0.3 of each
+side. TPE and ``GPSampler`` are optuna's (Akiba et al., KDD 2019) with their defaults, ``suggest_int`` and
+``suggest_float``; the start is their first trial.
 
 The tuning problems are hyperparameters of learners in scikit-learn and LightGBM
-(``experiments.workloads.black_boxes.tuning``). Hyperparameters that span decades are searched in log10 by all methods.
-For CMA-ES and random search those that are also integers are real variables, which are rounded.
+(``experiments.workloads.black_boxes.tuning``). All methods search hyperparameters that span decades in log10. CMA-ES
+and random search treat integers among them as real variables and round them.
 """
 
 from __future__ import annotations

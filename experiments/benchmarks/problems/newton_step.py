@@ -3,13 +3,12 @@
 Rule and constants are from its authors' program (github.com/PaulsonLab/NeST-BO); no code is copied. Inputs are in the
 unit cube and values are standardized. The GP has a zero mean and a squared exponential kernel with a lengthscale for
 each variable, fitted by marginal likelihood alone. The initial design is x0 and ten points of a Sobol' sequence. Each
-iteration makes d queries within 0.2 of the iterate, each where it reduces the total variance of the gradient and of all
-second derivatives there most. It then makes a step and queries its end point: a Newton step if the Hessian of the
-posterior mean is positive semidefinite, otherwise a step along the negative gradient, both shortened by Armijo's rule
-on the posterior mean.
+iteration makes d queries within 0.2 of the iterate, one after another. Each of them is the point that most reduces the
+total posterior variance of the gradient and the Hessian at the iterate. The iteration then takes a step and queries its
+end point. The step is a Newton step if the Hessian of the posterior mean is positive semidefinite, and otherwise goes
+along the negative gradient. Armijo's rule on the posterior mean shortens it.
 
-Our only change: the reduction of the variances is computed in closed form, whereas the program inverts a matrix for
-each candidate.
+Our only change: the reduction of the variances is computed in closed form, without inverting a matrix per candidate.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LENGTHSCALE, LENGTHSCALES = 0.6931, (0.005, 10.0)
 RESTARTS, SAMPLES, ITERATIONS = 5, 20, 300
 ARMIJO, SHORTEST = 0.1, 0.05
 NEWTON, DESCENT = (1.0, 0.8), (0.5, 0.5)
-"""The initial step length, and its factor while Armijo's rule does not hold."""
+"""Initial step length, and the factor that shortens a step until Armijo's rule holds."""
 
 
 def newton_step_targeting(queries: Queries, x0: np.ndarray, seed: int) -> None:
@@ -93,14 +92,14 @@ def fitted(X: Tensor, Y: Tensor) -> DerivedGP:
 
 
 class NewtonInformation(AcquisitionFunction):
-    """The reduction of the total variance of the first and second partial derivatives at x by a query at z.
+    """How much a query at z reduces the total variance of the first and second partial derivatives at x.
 
-    It is ‖C(z)‖²/(v(z) + s²), where C(z) has the covariances of f(z) with all d + d² derivatives and v(z) is the
-    variance of f(z), both given f at the points.
+    The reduction is ‖C(z)‖²/(v(z) + s²), where C(z) has the posterior covariances of f(z) with all d + d² derivatives,
+    and v(z) is the posterior variance of f(z).
 
     Args:
         model: provides the kernel and the noise variance s².
-        X: points at which f is known, ``n x d``; their values are not needed.
+        X: the points already queried, ``n x d``; their values are not needed.
         x: the point, shape ``d``.
     """
 
@@ -147,7 +146,7 @@ def _teaching(information: NewtonInformation, box: Tensor) -> Tensor:
 
 
 def step(gp: DerivedGP, x: Tensor) -> Tensor:
-    """Returns the step from x, shape ``d``."""
+    """Returns the Newton or gradient step from x, shape ``d``."""
     g, H = gp.gradient_posterior(x[None]).mean[0].detach(), gp.hessian_posterior(x[None]).mean[0].detach()
     convex = bool((torch.linalg.eigvalsh(H) >= 0).all())
     direction = -torch.linalg.pinv(H) @ g if convex else -torch.nn.functional.normalize(g, dim=0)

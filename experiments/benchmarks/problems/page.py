@@ -46,25 +46,25 @@ SHOWS = {
     "tuning": "hyperparameters with integers and decades",
 }
 FRESH = range(16, 21)
-"""The instances that are run once, after the code is frozen, for the claims."""
+"""COCO's instances for the claims, which are run once after the code is frozen."""
 
 CLOSE = 0.1
-"""Largest mean difference of the log10 gap to a rival that is not ahead."""
+"""A method is "not behind" a rival if its mean log10 gap exceeds the rival's by at most this."""
 
 MARGIN = 0.3
-"""Largest excess of the log10 gap with eight concurrent queries over one at a time, as in ``beyond-parallel``."""
+"""Largest allowed increase of the log10 gap by eight concurrent queries, as in ``beyond-parallel``."""
 
 DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo}
-"""The modules with a loop of our own for a rival; the page shows their docstrings."""
+"""Modules that implement a rival's loop here; the page shows their docstrings."""
 
 ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,), "tuning": (mixed_integer,)}
-"""Further modules whose docstrings a suite's page shows."""
+"""Further modules whose docstrings the page of a suite shows."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
-"""The rivals with a verdict of their own: those with a Gaussian process, and SciPy's default in a box."""
+"""Rivals that get a separate verdict: those with a Gaussian process, and SciPy's default in a box."""
 
 FEW = ("cobyqa", "turbo")
-"""Rivals that run only on problems with few variables, where more methods can be ranked."""
+"""Rivals for a separate verdict in few variables, where more methods ran."""
 
 MULTIMODAL = ("multimodal", "weakly structured", "severe noise, multimodal")
 """The groups of functions with many minima."""
@@ -87,7 +87,7 @@ CLAIMS = {
 
 
 def name_of(record: Record) -> str:
-    """Returns the id of a record's results: its suite, an unusual budget, and whether its instance is fresh."""
+    """Returns the id of a record's results, from its suite, its budget if it is not the default, and ``FRESH``."""
     problem = record.run.problem
     factor = problem.queries // problem.dimension
     usual = problem.suite in BOXES or factor == SUITES[problem.suite].factor
@@ -158,10 +158,10 @@ def render(
 
 
 def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
-    """Rebuilds everything that follows from an id's records in another folder; returns a one-line summary.
+    """Copies the records of an id to another folder and writes the files that follow from them; returns a summary.
 
-    COCO's files of our runs, if the folder has all of them, are packed next to the records (``archive_of``); ``python
-    -m cocopp`` compares them with any other archive. Those of constrained problems are not, as their gaps are others.
+    If the folder has COCO's files of all our runs, they are packed next to the records (``archive_of``) for ``python -m
+    cocopp``. Constrained problems have no archive, because COCO defines their gaps differently.
 
     Raises:
         ResultsError: if the records cannot be read.

@@ -1,10 +1,10 @@
-"""The methods of the comparison: name, function, where each one runs and why.
+"""The compared methods: name, function, the problems on which each one runs, and why.
 
 All methods have the same start, the same number of queries and the same box. CMA-ES samples around the start without
-querying it; COBYQA moves a start that is closer to a bound than its radius onto the bound or away from it. Our methods
-run through ``minimize`` with their defaults; RGF and PRGF may leave up to one step's queries unused. Outside methods
-use their own defaults (``optimizers.comparison.outside``). If one stops before its budget is spent, it restarts at a
-uniform point of the box, which can only help, since the best value counts. Our methods restart by their own rules.
+querying it. COBYQA moves a start that is closer to a bound than its initial radius onto the bound or away from it. Our
+methods run through ``minimize`` with their defaults; RGF and PRGF may leave up to one step's queries unused. Outside
+methods use their own defaults (``optimizers.comparison.outside``). If an outside method stops before its budget is
+spent, it restarts at a uniform point of the box; this can only help, since the best value counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from optimizers.comparison.queries import Queries
 from surrogates import plotting
 
 OUR_RADIUS = 0.2
-"""Initial radius of ``SurrogateTrustRegion`` relative to a side of the box, up to d = 20."""
+"""Initial radius of ``SurrogateTrustRegion`` relative to a side of the box, for d up to 20."""
 
 AT_A_TIME = 8
 """Number of queries per round of ``trust_region_8``."""
@@ -50,16 +50,16 @@ class Rival:
     Attributes:
         name: its name.
         run: the function that runs it.
-        most: largest d on COCO's suites.
-        most_real: largest d on real problems, whose budgets grow less with d.
-        every: it runs on every ``every``-th function of a suite.
-        instances: it runs on the first ``instances`` selected instances; None: on all.
-        factor: largest number of queries over d.
-        suites: where it runs by default.
+        most: largest d on COCO's suites on which it runs.
+        most_real: largest d on real problems, whose budgets grow more slowly with d.
+        every: 1 if it runs on all functions of a suite, k if on every k-th.
+        instances: number of selected instances on which it runs, counted from the first; None: all.
+        factor: largest budget, in queries over d.
+        suites: suites on which it runs by default.
         constraints: largest number of constraints.
         asks_start: whether its first query is the start.
-        why: reason for including it and for restricting where it runs.
-        needs: modules that some versions of a dependency lack.
+        why: why it is included, and why it does not run everywhere.
+        needs: modules that it needs and that some versions of a dependency lack.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Rival:
     constraints: float = math.inf
 
     def takes(self, problem: Problem, functions: Sequence[int | str], instances: Sequence[int]) -> bool:
-        """Returns whether it runs on a problem, given the suite's functions and the selected instances."""
+        """Returns whether the method runs on a problem by default, given all functions and the selected instances."""
         if problem.suite not in self.suites or problem.instance not in list(instances)[: self.instances]:
             return False
         if problem.constraints > self.constraints:
@@ -89,7 +89,7 @@ class Rival:
 
     @property
     def look(self) -> plotting.MethodStyle:
-        """Its style in figures and name in tables."""
+        """The style in figures, and the name in tables."""
         return plotting.METHODS[_LOOKS.get(self.name, self.name)]
 
     @property
@@ -99,7 +99,7 @@ class Rival:
 
     @property
     def where(self) -> str:
-        """Describes where it runs."""
+        """The problems on which the method runs, in words."""
         parts = [] if math.isinf(self.most) else [f"d ≤ {self.most:g}"]
         real = f"d ≤ {self.most_real:g} on real problems" if self.most_real else "no real problems"
         parts += [] if math.isinf(self.most_real) else [real]
@@ -116,7 +116,7 @@ _LOOKS = {
     "least_squares": "least_squares_gradient",
     "sobol": "sobol_search",
 }
-"""Names in ``plotting.METHODS`` that differ from the rival's name."""
+"""Maps a rival's name to its name in ``plotting.METHODS`` if they differ."""
 
 _ORDINALS = {2: "second", 3: "third", 4: "fourth"}
 

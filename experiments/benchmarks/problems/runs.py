@@ -1,4 +1,4 @@
-"""Runs methods on problems; each finished run is stored at once and is not repeated."""
+"""Runs methods on problems, stores each run as it finishes, and does not repeat stored runs."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ RECORDS = "problems.runs"
 """The file of finished runs in a results folder."""
 
 PACKED = ".jsonl.xz"
-"""Suffix of the files with the records of a table."""
+"""Suffix of the files that hold the records behind a table."""
 
 COCO = "coco"
 """The folder of COCO's files in a results folder; ``cocopp`` reads ``coco/SUITE-20d/METHOD``."""
 
 WARM = 12
-"""Number of queries that a method makes before its first run in a process."""
+"""Number of queries of the warm-up run that each method makes once per process."""
 
 DIED = "its process died"
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Run:
-    """A method on a problem."""
+    """A pair of a method and a problem."""
 
     method: str
     problem: Problem
 
     @property
     def folder(self) -> Path:
-        """The folder of the run's COCO files, relative to the folder of all."""
+        """The folder of the run's COCO files, relative to ``COCO``."""
         problem = self.problem
         return Path(f"{problem.suite}-{problem.queries // problem.dimension}d") / self.method / problem.name
 
@@ -65,13 +65,13 @@ class Record:
     Attributes:
         run: the run.
         asked: number of queries that it made.
-        final: the smallest gap, or on a real problem the least value; inf without a success.
+        final: the smallest gap or, on a real problem, the least value; inf without a success.
         seconds: processor seconds of the whole run.
         objective_seconds: processor seconds of the objective.
-        least: query counts with the smallest gap, or least value, after each; ten per decade, or the suite's stages.
-        reached: query counts at which COCO's 51 targets were reached; None for the others.
+        least: pairs of a query count (ten per decade, or the suite's stages) and the smallest gap or least value then.
+        reached: query count at which each of COCO's 51 targets was reached; None for the others.
         failure: the error that ended the method, or empty.
-        strict: like ``least``, with the smaller tolerance of constraints; empty without constraints.
+        strict: ``least`` with the strict tolerance of constraints; empty without constraints.
     """
 
     run: Run
@@ -90,7 +90,7 @@ class Record:
         return 1e3 * (self.seconds - self.objective_seconds) / max(self.asked, 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the JSON data of a record; a missing success is None."""
+        """Returns the record as JSON data; ``final`` is None without a success."""
         found = {**dataclasses.asdict(self.run.problem), "method": self.run.method}
         final = self.final if np.isfinite(self.final) else None
         times = {name: float(f"{getattr(self, name):.4g}") for name in ("seconds", "objective_seconds")}
@@ -100,7 +100,7 @@ class Record:
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Record:
-        """Inverts ``as_json``."""
+        """Creates a record from the result of ``as_json``."""
         problem = Problem(*(found[field.name] for field in dataclasses.fields(Problem)))
         return Record(
             Run(found["method"], problem),
@@ -135,7 +135,7 @@ def _read(finished: FinishedUnits) -> dict[Run, Record]:
 
 
 def read_records(folder: Path, name: str) -> list[Record]:
-    """Reads the records of a table.
+    """Reads the records behind a table.
 
     Raises:
         ResultsError: if they do not exist or cannot be read.
@@ -155,13 +155,13 @@ def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable
         runs: the runs.
         out: results folder.
         jobs: number of processes, each with one thread; 1 runs in this process.
-        resume: keep the runs in the folder. If it has only tables, such as a copy of the published ones, their records
-            become runs; COCO's files of these are not created again.
+        resume: keep the runs in the folder. If the folder has no runs but tables, such as a copy of the published ones,
+            the records behind the tables are used; COCO's files are not created again.
         told: called with each record when its run ends.
 
     Raises:
         ResultsError: if another process writes there.
-        ValueError: if the folder has runs and is not to be resumed, or they cannot be read.
+        ValueError: if the folder has runs but ``resume`` is False, or if its runs cannot be read.
     """
     out.mkdir(parents=True, exist_ok=True)
     with closing(_opened(out)) as finished:
@@ -189,7 +189,7 @@ def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable
 
 
 def run_one(run: Run, out: Path) -> Record:
-    """Makes one run; an exception of its method is stored in the record."""
+    """Makes one run; an exception that the method raises is stored in the record."""
     running = out / COCO / ".running"
     running.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=running) as place:
@@ -259,7 +259,7 @@ def record_of(
     objective: float = 0.0,
     failure: str = "",
 ) -> Record:
-    """Creates the record of a run from its progress, with the main and the strict tolerance of constraints."""
+    """Creates the record of a run from its progress with the main and with the strict tolerance of constraints."""
     reached = () if run.problem.suite in BOXES else tuple(progress.reached())
     stages = [factor * run.problem.dimension for factor in SUITES[run.problem.suite].stages]
     stages = sorted({1, *stages, progress.asked}) if stages else []

@@ -1,12 +1,12 @@
 """Scalable constrained Bayesian optimization (SCBO; Eriksson and Poloczek, AISTATS 2021), as in BoTorch's tutorial.
 
-The settings follow the tutorial ``scalable_constrained_bo``: inputs in the unit cube, ten initial points, batches
-of four by Thompson sampling among 2,000 candidates in a cube around the best point, and a standardized Matérn 5/2
-Gaussian process for f and for each constraint, refitted for each batch. The side of the cube doubles after ten
-successful batches in a row, halves after max(4, d)/4 unsuccessful ones, and starts at 0.8.
+The settings follow the tutorial ``scalable_constrained_bo``: inputs in the unit cube, ten initial points, batches of
+four by Thompson sampling among 2,000 candidates in a cube around the best point, and a standardized Matérn 5/2 Gaussian
+process for f and for each constraint, refitted for each batch. The side of the cube doubles after ten successful
+batches in a row, halves after max(4, d)/4 unsuccessful batches in a row, and starts at 0.8.
 
-Two points differ: the start is the first of the initial points, and a cube whose side falls below 1/128, where the
-tutorial ends, is replaced by a new one with its own initial points.
+Two details differ. The start is the first of the initial points. The tutorial ends when the side of the cube falls
+below 1/128; here a new cube with new initial points replaces it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ BATCH, DESIGN, CANDIDATES, SUCCESSES = 4, 10, 2000, 10
 
 
 def best_of(f: Tensor, c: Tensor) -> int:
-    """Returns the index of the feasible point with the least f or, without one, of the least total violation."""
+    """Returns the index of the best point: the least f among feasible points, or else the least total violation."""
     violations = c.clamp(min=0).sum(dim=-1)
     feasible = violations == 0
     return int(torch.where(feasible, f, math.inf).argmin() if bool(feasible.any()) else violations.argmin())
 
 
 def succeeded(best: tuple[float, float], batch: tuple[float, float], improvement: float) -> bool:
-    """Returns whether a batch improves the total violation and f of the best one by the tutorial's rule."""
+    """Returns whether a batch beats the best point by the tutorial's rule, given total violation and f of both."""
     (before, least), (violation, value) = best, batch
     if violation > 0:
         return violation < before

@@ -1,9 +1,9 @@
-"""Differences after several numbers of queries, with p-values that are adjusted for the number of tests.
+"""Differences between methods after several numbers of queries, with p-values adjusted for the number of tests.
 
-Each test is one-sided: its hypothesis is that the mean of our method's log10 gaps is not below the rival's. Holm's
-method adjusts the p-values of all cells of a table together, so that the probability of any false "below" among them is
-at most 5%. The intervals of tables are at 95%. The claims are the tests after 10 d and all queries against COBYQA, the
-better of its two radii in each dimension, COBYLA and SLSQP; their intervals are at Bonferroni's level, 95% together.
+Each test is one-sided: its null hypothesis is that our method's mean log10 gap is not below the rival's. Holm's method
+adjusts the p-values of all cells of a table together, so that the probability of any false "below" in the table is at
+most 5%. The intervals in tables have level 95%. The claims are tests after 10 d queries and after all queries, against
+COBYLA, SLSQP, and COBYQA with the better of its two radii in each dimension; their intervals have joint level 95%.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Test(NamedTuple):
         board: the problems on which both ran.
         rival: the rival.
         factor: number of queries over d.
-        found: the paired difference.
-        p: Holm's p-value.
+        found: the paired difference of the log10 gaps.
+        p: the p-value, adjusted by Holm's method.
     """
 
     board: Board
@@ -45,12 +45,12 @@ class Test(NamedTuple):
 
 
 def after(records: Sequence[Record], factor: int, strict: bool = False) -> list[Record]:
-    """Returns the records with the gaps after ``factor`` d queries.
+    """Returns copies of the records whose final gaps are the gaps after ``factor`` d queries.
 
     Args:
         records: the records.
         factor: number of queries over d.
-        strict: whether the gaps are those with the smaller tolerance of constraints.
+        strict: whether to use the gaps with the strict tolerance of constraints.
     """
 
     def then(record: Record) -> Record:
@@ -70,7 +70,7 @@ def factors(records: Sequence[Record]) -> tuple[int, ...]:
 
 
 def claims(records: Sequence[Record]) -> list[Test]:
-    """Returns the tests of the claims, those whose methods ran, with intervals at Bonferroni's level."""
+    """Returns the tests of the claims whose methods ran, with intervals at Bonferroni's level."""
     found = []
     for factor in factors(records)[-2:]:
         board = Board.of(after(records, factor))
@@ -84,7 +84,7 @@ def claims(records: Sequence[Record]) -> list[Test]:
 
 
 def tables(records: Sequence[Record]) -> list[Table]:
-    """Returns gaps and ranks after each number of queries, the differences with their tests, and what does not hold."""
+    """Returns the tables of gaps, ranks and tested differences, and a list of the differences that do not hold."""
     stages, suite = factors(records), SUITES[records[0].run.problem.suite]
     boards = {f"{k} d": Board.of(after(records, k)) for k in stages}
     strict = {f"{k} d, 1e-9": Board.of(after(records, k, strict=True)) for k in stages if records[0].strict}

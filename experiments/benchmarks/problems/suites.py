@@ -2,7 +2,7 @@
 
 A COCO problem is given by a function of a suite, its dimension and its instance; a real problem by a black box and its
 instance, which is the seed. All are searched in [−5, 5]^d, to which the boxes of real problems are scaled. The start
-depends on the problem alone: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own.
+depends on the problem alone: it is uniform in [−4, 4]^d, where COCO's minima are, or the black box defines it.
 
 COCO's instances 1 to 3 are rejected: they are reserved for whoever checks these results.
 """
@@ -35,7 +35,7 @@ START_SIDE = 4.0
 """Half the side of the box in which starts are drawn."""
 
 BOXES: dict[str, dict[str, BlackBox]] = {"real": BLACK_BOXES, "tuning": WITH_INTEGERS}
-"""The black boxes of each suite that is not COCO's, by name."""
+"""The suites of black boxes; each one maps names to black boxes."""
 
 FIRST_INSTANCE = 4
 LONGEST_SHIFT = 20_000
@@ -81,7 +81,7 @@ class Suite:
         known: all dimensions of the suite.
         factor: default number of queries over d; a black box has its own budget.
         own_start: whether runs start at COCO's initial solution.
-        stages: numbers of queries over d after which methods are compared too.
+        stages: further numbers of queries over d after which methods are compared.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """A name for a folder."""
+        """The problem's name in the names of folders."""
         number = f"f{self.function:03d}" if isinstance(self.function, int) else self.function
         return f"{self.suite}_{number}_i{self.instance:02d}_d{self.dimension:02d}_q{self.queries}"
 
@@ -158,12 +158,12 @@ class Opened:
     """A problem that can be queried.
 
     Attributes:
-        fun: f at a point of the space, an array of shape ``d``; the pair (f, c) where there are constraints.
-        start: shape ``d``.
-        constraints: number of constraints, c ≤ 0.
-        space: bounds, integers and decades; None: [−5, 5]^d.
-        progress: the progress; for a COCO problem only after it is closed.
-        strict: the same with a smaller tolerance of constraints.
+        fun: maps a point of the space, shape ``d``, to f or, with constraints, to the pair (f, c).
+        start: the start, shape ``d``.
+        constraints: number of constraints c ≤ 0.
+        space: bounds, integer and logarithmic variables; None: [−5, 5]^d.
+        progress: the progress of the run, set when the problem is closed.
+        strict: the progress with the strict tolerance of constraints.
     """
 
     fun: Callable[[np.ndarray], Any]
@@ -181,18 +181,18 @@ def chosen(
     instances: Sequence[int],
     factor: int | None = None,
 ) -> list[Problem]:
-    """Returns problems ordered by instance, dimension and function, so that an interrupt leaves whole instances.
+    """Returns problems in the order of instance, dimension and function, so that a stopped run has whole instances.
 
     Args:
         suite: the suite.
-        dimensions: d; empty: the suite's default dimensions; ignored for real problems.
-        functions: COCO's numbers or names of black boxes; empty: all, or all black boxes that can run here.
-        instances: COCO's instances, from 4 on, or seeds.
-        factor: queries of a COCO problem over d; None: the suite's default; a black box has its own budget.
+        dimensions: values of d; empty: the suite's defaults. Ignored for real problems.
+        functions: COCO's numbers, or names of black boxes; empty: all that can run here.
+        instances: COCO's instances, from 4 on, or seeds of black boxes.
+        factor: number of queries over d; None: the suite's default. Ignored for real problems.
 
     Raises:
-        ValueError: for COCO's instances 1 to 3, something that the suite does not have, or a black box that cannot run
-            here.
+        ValueError: for COCO's instances 1 to 3, or a function or dimension that the suite does not have.
+        MissingExtraError: for a named black box whose packages are not installed.
     """
     if unknown := [function for function in functions if function not in suite.functions]:
         raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {_listed(suite.functions)}")
@@ -223,7 +223,7 @@ def _listed(values: Sequence[int | str]) -> str:
 
 
 def opened(problem: Problem, method: str, folder: Path) -> AbstractContextManager[Opened]:
-    """Opens a problem for one run; its progress is available after the block.
+    """Opens a problem for one run in a ``with`` block, after which its ``progress`` is set.
 
     Args:
         problem: the problem.

@@ -1,4 +1,4 @@
-"""The tables of a suite, from its records: ranks, gaps, differences, groups, processor time and the list of runs."""
+"""The tables of a suite: ranks, gaps, differences, groups, processor time and the list of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.harness.verdicts import Table
 
 Chosen = Callable[[Problem], bool]
 Part = tuple[str, Chosen]
-"""A column's heading, and a function that selects its problems."""
+"""The heading of a column, and a function that selects the problems of that column."""
 
 
 def label(method: str) -> str:
@@ -44,7 +44,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
 
 
 def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
-    """Returns the mean ranks, ordered by the rank over all problems."""
+    """Returns the table of mean ranks, with the best method over all problems first."""
     main = [board.where(chosen) for _, chosen in columns]
     found = [part.mean_ranks() for part in main]
     rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
@@ -58,7 +58,7 @@ def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table
 
 
 def scores(board: Board, columns: Sequence[Part]) -> Table:
-    """Returns the mean gaps, or the mean percentages left."""
+    """Returns the table of mean log10 gaps or, for black boxes, of mean percentages of the gain left."""
     found = [board.where(chosen).mean_scores() for _, chosen in columns]
     rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
     return Table((_measure(board), *(name for name, _ in columns)), tuple(rows), f"{_meaning(board)} {_asked(board)}")
@@ -82,7 +82,7 @@ def _mean(finals: Sequence[float]) -> str:
 
 
 def differences(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
-    """Returns the paired differences of our method to each rival, over the problems on which both ran."""
+    """Returns the table of paired differences between our method and each rival on the problems on which both ran."""
     others = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
     rows = []
     for other in others:
@@ -96,7 +96,7 @@ def differences(board: Board, columns: Sequence[Part], by: str = "dimension") ->
 
 
 def on_fewer(board: Board) -> Table | None:
-    """Compares all methods on the problems of those that ran on some problems only; None if all ran on all."""
+    """Ranks all methods on the problems of each method that ran on only some; None if every method ran on all."""
     parts = [board.where(_with("dimension", d)) for d in _dimensions(board)]
     slow = [m for m in board.methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
     if not slow:
@@ -115,7 +115,7 @@ def on_fewer(board: Board) -> Table | None:
 
 
 def times(records: Sequence[Record]) -> Table:
-    """Returns processor milliseconds per query, without the objective."""
+    """Returns the table of processor milliseconds per query, without the objective."""
     dims = sorted({record.run.problem.dimension for record in records})
     found: dict[str, list[str]] = {}
     for method in dict.fromkeys(record.run.method for record in records):

@@ -3,27 +3,28 @@
 Figure 2 varies P on CIFAR-10, Figure 6 varies the number T of local steps, and Figure 7 varies both on MNIST. The
 victim of client i is trained on the images of P of the ten classes, i to i + P − 1 (cyclic), so that each class is
 known to P victims. A smaller P is more heterogeneous. F is the mean of the clients' f_i. An attack succeeds in the
-first round in which the mean of the victims' probabilities at x_r favours another class; these evaluations of F are not
-counted as queries.
+first round after which another class has the largest probability at x_r, averaged over the victims; the evaluations for
+this test are not counted as queries.
 
 The paper uses N = 10, R = 100, T = 10 unless T is varied, and 15 images that all victims classify correctly. Its P is a
 share of the ten classes, drawn at random for each client. Its f_i is the logit of the true class minus the largest
 other logit, and an attack succeeds if the victims' averaged output misclassifies the image. Its MNIST victims are CNNs
 with two convolutions and two linear layers; its CIFAR-10 victims are ResNet-18.
 
-Our choices where the paper gives no details: P counts classes. The attacked images are those that the victims classify
-correctly together, because a victim cannot recognize a class that it has not seen. f_i = log(1 + exp(margin)) with the
-paper's f_i as the margin, so that a victim that does not know the class has little weight. All victims are the small
-CNN. The paper gives neither the bound nor the grids of P and T: we use ZoRD's ε = 0.3 for MNIST and 0.2 for CIFAR-10; P
-= 3, 5, 8 with T = 10; and T = 5, 10, 20 with P = 5. δ is searched as z in [0, 1]^d. Q = 20 (and also 5 at equal
-queries) and λ = 0.01 as in Figure 1. Adam's rate is the best of ``RATES`` on ``tuning_seeds``, which no figure uses,
-for FZooS with γ = 1/t, FedZO and SCAFFOLD II, on the digits; the other γ use FZooS's rate and the other baselines
-FedZO's. FZooS with a settling rate (``beyond-plateau``) is ours.
+Our choices where the paper gives no details: P counts classes. The attacked images are those that the mean of the
+victims' probabilities classifies correctly, because a victim cannot recognize a class that it has not seen. f_i is
+log(1 + exp(margin)) with the paper's f_i as the margin, so that a victim that does not know the class has little
+weight. All victims are the small CNN. The paper gives neither the bound nor the grids of P and T: we use ZoRD's ε = 0.3
+for MNIST and 0.2 for CIFAR-10; P = 3, 5, 8 with T = 10; and T = 5, 10, 20 with P = 5. The perturbation δ is searched as
+z in the unit cube. Q = 20 (and also 5 at equal queries) and λ = 0.01 as in Figure 1. Adam's rate is the best of
+``RATES`` on the digits of ``tuning_seeds``, which no figure uses, for FZooS with γ = 1/t, FedZO and SCAFFOLD II. FZooS
+with other γ has the rate of FZooS, the other baselines that of FedZO. We add FZooS with a settling rate
+(``beyond-plateau``).
 
 A baseline with Q = 20 makes 2,100 queries in a round with T = 10, so 100 rounds cost 210,000 queries per image. All
 methods on 15 images, five panels and five seeds make some billion queries. The reduced scale has T = 5 and 10 rounds.
 
-The same digits replace both data sets. For Figure 7 victims and images use other seeds (``FIRST_SEED``).
+Without ``--data`` the same digits replace both data sets; Figure 7 then has other seeds (``FIRST_SEED``).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Settings:
         images: number of images attacked per seed.
         bound: ε.
         num_features: M.
-        directions: Q of the baselines: first that of the figure, then further ones for the comparison at equal queries.
+        directions: Q of the baselines: first the value for the figure, then further values for equal queries.
         side: pixels per side of the stand-in.
         training: training of the victims.
         tuning_seeds: seeds of the images that ``tune`` attacks.
@@ -146,7 +147,7 @@ def classes_of(client: int, count: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def victims(settings: Settings, count: int) -> tuple[Images, list[Victim], Tensor]:
-    """Returns images, the clients' victims for P = ``count``, and which test images they recognize together."""
+    """Returns the images, the clients' victims for P = ``count``, and whether their mean recognizes each test image."""
     images, training = load_images(settings.dataset, settings.data, settings.side), settings.training
     clients, first = range(settings.clients), FIRST_SEED[settings.dataset]
     found = [trained_victim(images, training, first + i, classes_of(i, count), settings.cache) for i in clients]
@@ -166,7 +167,7 @@ def attacks(settings: Settings, count: int, seed: int) -> list[list[Attack]]:
 def attacked(
     settings: Settings, clients: list[Attack], method: str, directions: int, local_steps: int, seed: int
 ) -> Row:
-    """Returns rounds, queries and F at the first success, or after all rounds."""
+    """Runs one attack; returns rounds, queries and F at the first success, or after all rounds."""
     options, problem = settings.options(method, directions), UnitBoxProblem([InUnitBox(client) for client in clients])
     federation = comparison.federation_of(
         problem, method, local_steps=local_steps, seed=seed, options=options, batched=True
@@ -207,7 +208,7 @@ def tune(settings: Settings, method: str) -> dict[float, float]:
 def success_rates(
     settings: Settings, rows: Rows, panel: tuple[int, int], method: str, directions: int, x: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the success rate of a seed's images along an axis: counts of shape ``n`` and rates ``seeds x n``.
+    """Returns counts along an axis, shape ``n``, and each seed's share of images that succeed by then, ``seeds x n``.
 
     The axis x is ``"rounds"``, or ``"num_queries"`` up to the largest number that any method made in the panel (P, T).
     """
@@ -281,7 +282,7 @@ def said(settings: Settings) -> str:
 
 
 def differs(settings: Settings) -> str:
-    """Names the networks and images in which a run on real data differs from the paper's; empty if there are none."""
+    """Describes how networks and images of a run on real data differ from the paper's; empty if they do not."""
     images = load_images(settings.dataset, settings.data)
     found = ["small CNNs instead of ResNet-18"] * (settings.dataset == "cifar10")
     pairs = (("test", len(images.test), 10_000), ("training", len(images.train), FULL_TRAINING[settings.dataset]))

@@ -1,8 +1,8 @@
 """The comparison that the figures of FZooS share: methods, runs, drawing and verdicts.
 
 FZooS runs with three γ (the paper's 1/t, 1, and the adaptive γ) against FedZO, FedProx and both types of SCAFFOLD.
-FedProx runs with two γ: γ = 1 as in the authors' program, and γ = d. Our gradient estimate has the factor d, which the
-authors' lacks, so γ = d gives the same relative pull; with γ = 1 FedProx is nearly FedZO
+FedProx runs with two γ: γ = 1 as in the authors' program, and γ = d. Our gradient estimate has a factor d that the
+authors' estimate lacks, so γ = d gives the same relative pull; with γ = 1 FedProx is nearly FedZO
 (`federated.methods.fedzo.FedProx`). All methods start from the same point of the same problem. Gaps are compared at
 equal rounds and at equal queries of all clients.
 """
@@ -41,7 +41,7 @@ BASELINES = ("fedzo", "fedprox", "fedprox_d", "scaffold1", "scaffold2")
 THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
 FIVE_GAMMAS = (*THREE_GAMMAS, "fzoos_start", "fzoos_one_start")
 APPLIED = ("fzoos", "fzoos_adaptive", "fzoos_settling", *BASELINES)
-"""The methods that attacks and metrics are compared with."""
+"""The baselines of the figures on attacks and metrics."""
 SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}
 """The papers' symbols for the settings that panels differ in."""
 
@@ -49,7 +49,7 @@ ANOTHER_PROBLEM = ("heterogeneity", "classes")
 """Settings that change F."""
 
 FEWER_STEPS = {5: 2, 10: 5, 20: 10}
-"""The T at the reduced scale for each T of the paper's attacks and metrics."""
+"""Maps each T of the paper's attacks and metrics to the T at the reduced scale."""
 
 Problem = Federated | UnitBoxProblem
 """A problem for a federation: the clients' functions, the start x0, bounds, and the gap of a point."""
@@ -75,7 +75,7 @@ class Settings:
         rounds: R.
         heterogeneity: C.
         num_features: M.
-        directions: Q of the baselines: first that of the figure, then further ones for the comparison at equal queries.
+        directions: Q of the baselines: first the value for the figure, then further values for equal queries.
         noise: standard deviation of the noise on the clients' values.
     """
 
@@ -101,11 +101,11 @@ class Settings:
         return options_of(method, self.num_features, directions)
 
     def height(self, gap: float) -> float:
-        """Returns the drawn quantity of a gap."""
+        """Returns the quantity that figures draw for a gap."""
         return math.log10(gap)
 
     def label(self) -> str:
-        """Names the drawn quantity."""
+        """The name of the quantity that figures draw."""
         return "log₁₀ of F(x) − F*"
 
 
@@ -207,7 +207,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure | None:
-    """Draws the variants of FZooS that the first figure omits, beside 1/t and the baselines with each further Q."""
+    """Draws the variants of FZooS that the first figure omits, with FZooS's 1/t and the baselines at each further Q."""
     other = [method for method in settings.methods if method in FZOOS and method not in shown(settings.methods)]
     methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
     axes_of = {f"total queries, Q = {q}": ("num_queries", q) for q in settings.directions[1:]}
@@ -246,23 +246,23 @@ def caption(settings: Settings) -> str:
 def log_gap(
     rows: Rows, settings: Settings, value: float, method: str, *, queries: int | None = None, directions: int = 0
 ) -> np.ndarray:
-    """Returns log10 of the gap per seed after the last round within a number of queries (None: after all rounds)."""
+    """Returns log10 of the gap after the last round within a number of queries (None: no limit), per seed."""
     return log_final(rows, queries, method=method, directions=directions, **{settings.varied: value})
 
 
 def log_final(rows: Rows, queries: int | None = None, **conditions: Value) -> np.ndarray:
-    """Returns log10 of the last gap within a number of queries (None: of all) under the conditions, per seed."""
+    """Returns log10 of the last gap within a number of queries (None: no limit), one number per seed."""
     within = [row for row in where(rows, **conditions) if queries is None or int(row["num_queries"]) <= queries]
     return np.log10(final(within, "num_queries"))
 
 
 def total_queries(rows: Rows, **conditions: Value) -> int:
-    """Returns the queries of all clients in all rounds, under the conditions."""
+    """Returns the queries of all clients in all rounds, from the records that meet the conditions."""
     return max(int(row["num_queries"]) for row in where(rows, **conditions))
 
 
 def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, equal: str) -> dict[str, np.ndarray]:
-    """Computes log10 of each baseline's gap minus that of a method, in a cell for each panel and baseline.
+    """Computes each baseline's log10 gap minus a method's, in a cell for each panel and baseline.
 
     Args:
         rows: records of the figure.

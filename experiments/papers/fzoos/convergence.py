@@ -2,9 +2,8 @@
 
 *Figure 1* varies the heterogeneity C, *Figure 4* the number T of local steps, and *Figure 5a* the number M of Fourier
 features; all show the gap against rounds and total queries. *Figure 5b*, with M = 1000, compares γ = 1/t with γ = 1,
-and corrections at x' = x'' = x_{t−1} with corrections at x_{r−1}. The paper shows Figure 5a for several C, prefers many
-features if C is large, and finds fewer sufficient for C ≤ 5. About Figure 5b it says that fixed corrections are better
-at C = 50.
+and corrections at x' = x'' = x_{t−1} with corrections at x_{r−1}. The paper shows Figure 5a for several C; it prefers
+many features if C is large and fewer for C ≤ 5. For Figure 5b it prefers fixed corrections at C = 50.
 
 *Figure 3* shows the cosine between a client's step direction and ∇F at its iterate, averaged over the clients and over
 the steps of the round so far, within a round of T = 20 steps. FZooS makes 5 active queries per step, the baselines 20.
@@ -12,12 +11,12 @@ The paper does not say which round it shows. All rounds are recorded; the first,
 correction, is drawn beside the last.
 
 Our choices where the paper gives no details: Figures 4 and 5a use C = 5; their T and M are ours. The paper gives the
-update rule, Adam with rate 0.01 (Appx. G), but neither the baselines' Q in these figures, nor the start, nor whether
+update rule, Adam with rate 0.01 (Appx. G). It does not give the baselines' Q in these figures, the start, or whether
 Adam is reset every round. Q = 20 is from Figure 3 and λ = 0.01 from the authors' program. A second run of the baselines
 with Q = 5, which needs about as many queries as FZooS, is added to the comparison at equal queries. Adam is reset every
-round, which was best for the baselines at FZooS's queries on a seed that no figure uses. The start is uniform in the
-box. ℓ = 1 is the paper's, although a larger ℓ suits FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive γ are
-our additions.
+round, which was best for the baselines at FZooS's number of queries, on a seed that no figure uses. The start is
+uniform in the box. ℓ = 1 is the paper's, although a larger ℓ suits FZooS better. The paper's γ is 1/t; γ = 1 and the
+adaptive γ are our additions.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ CORRECTIONS = {
     "with γ = 1 a correction at the iterate ends below one at x_{r−1}": ("fzoos_one", "fzoos_one_start", True),
     "the adaptive γ ends below γ = 1/t": ("fzoos_adaptive", "fzoos", True),
 }
-"""Claims of Figure 5b for C up to ``MODERATE``: the better and the worse variant, and whether the claim is ours."""
+"""Claims of Figure 5b for C up to ``MODERATE``: the better variant, the worse one, and whether the claim is ours."""
 
 HIGH_CORRECTIONS = {
     "γ = 1, corrected at x_{r−1}, ends below γ = 1/t, corrected at the iterate": ("fzoos_one_start", "fzoos", False),
@@ -64,7 +63,7 @@ HIGH_CORRECTIONS = {
     "γ = 1/t ends below γ = 1": ("fzoos", "fzoos_one", True),
     "the adaptive γ ends below γ = 1/t": ("fzoos_adaptive", "fzoos", True),
 }
-"""The claims for larger C. We take the paper's "fixed" to mean fixed in length and in place."""
+"""Claims of Figure 5b for larger C. We take the paper's "fixed" to mean fixed in length and in place."""
 
 LEAD = "lead in log10 of the gap"
 AGAINST = "against rounds and total queries"
@@ -108,7 +107,7 @@ def claims_on_local_steps(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_on_features(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges for each γ whether the most features end lower than the fewest."""
+    """Judges for each γ whether runs with the most features end lower than runs with the fewest."""
     fewest, most, verdicts = settings.values[0], settings.values[-1], []
     statistic = f"lead of M = {most:g} over {fewest:g} in log10 of the last gap"
     for method in THREE_GAMMAS:
@@ -212,7 +211,7 @@ def plot_fig3(settings: Fig3, rows: Rows, methods: Sequence[str]) -> Figure:
 
 
 def claims_on_directions(settings: Fig3, rows: Rows) -> list[Verdict]:
-    """Judges FZooS against every baseline over the whole last round."""
+    """Judges FZooS's mean cosine in the last round against every baseline's."""
     steps = max(int(step) for step in distinct(rows, "step"))
 
     def mean(method: str) -> np.ndarray:

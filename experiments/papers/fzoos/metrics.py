@@ -3,32 +3,32 @@
 Figures 8 and 9 show precision for several P and several T. Figures 10, 11 and 12 show recall, F1 and Jaccard's index,
 here for several P; the paper also varies T. All clients start from one MLP 54-30-14-7 (2,189 parameters), trained with
 cross-entropy on Covertype. They minimize F = (1/N) Σ f_i with f_i(θ) = 1 − metric on client i's points, which belong to
-P of the seven classes, i to i + P − 1 (cyclic). A smaller P is more heterogeneous. The figures show 100 F in per cent
-at the server's model after each round; these evaluations of F are not counted as queries.
+P of the seven classes, i to i + P − 1 (cyclic). A smaller P is more heterogeneous. The figures show F in per cent at
+the server's model after each round; these evaluations of F are not counted as queries.
 
 The paper uses N = 7, T = 10 unless T is varied, and R = 50. Its P is a share of the seven classes, which are drawn at
 random from the test set for each client.
 
-Our choices where the paper gives no details: P counts classes. The paper gives neither the grids of P and T nor the
+Our choices where the paper gives no details: P counts classes. The paper does not give the grids of P and T or the
 number of points per client. We use P = 2, 4, 7 with T = 10; T = 5, 10, 20 with P = 4; and 1,000 points per client that
 were not used for training. Classes are averaged as in scikit-learn's ``macro``. θ is within ±1 of the trained network
 and is searched as z in [0, 1]^d. Since the metric is piecewise constant, Adam's rate and a radius are the best pair of
 a grid (``RATES`` by ``RADII``) on ``tuning_seeds``, which no figure uses. The radius is λ for the baselines and the
-radius of active queries for FZooS. FZooS's lengthscale was tuned as well, on the stand-in: ℓ = 10, because the
-printed ℓ = 1 and a Matérn kernel end higher. The adaptive γ uses FZooS's values, except with a settling rate, and the
-other baselines use FedZO's. Q = 20, and also 5 at equal queries. FZooS with a settling rate (``beyond-plateau``) is
-ours.
+radius of active queries for FZooS. FZooS's lengthscale was also tuned, on the stand-in: ℓ = 10, because the printed ℓ =
+1 and a Matérn kernel end higher. FZooS with the adaptive γ uses the rate and radius of FZooS with γ = 1/t, unless its
+rate is settling; the other baselines use those of FedZO. Q = 20, and also 5 at equal queries. We add FZooS with a
+settling rate (``beyond-plateau``).
 
 If the data are samples of Covertype, the class-balanced sample is added to the natural one, because clients with two
 rare classes need more rows than the natural sample has; rare classes are therefore more frequent than in Covertype.
 
-On Covertype FZooS with γ = 1/t ends behind finite differences in nearly every setting, at equal queries too, and often
-no better than it started. The control that isolates γ is FZooS with the adaptive γ, which differs in γ alone and ends
-better in nearly every setting. On recall and F1 it is about level with differences that make as many queries (Q = 5),
-so there the correction along the averaged Fourier surrogates is what loses. On precision it makes up most of the loss
-with seven and four classes, about half of it with more local steps, and little with two classes: there the gradients of
-the clients' own surrogates lose as well. FedProx with γ = d, which also pulls hard toward the server's model, loses
-like γ = 1/t.
+On Covertype FZooS with γ = 1/t ends behind finite differences in nearly every setting, even at equal queries, and often
+no better than it started. FZooS with the adaptive γ is a control, because it differs in γ alone; it ends better in
+nearly every setting. On recall and F1 this control is about level with finite differences at equal queries (Q = 5), so
+the loss there is due to the correction along the averaged Fourier surrogates. On precision the control makes up most of
+the loss with seven and four classes, about half of it with more local steps, and little of it with two classes, where
+the gradients of the clients' own surrogates are to blame as well. FedProx with γ = d, which also pulls hard toward the
+server's model, loses like FZooS with γ = 1/t.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ VARIED = {
     "classes": ((2, 4, 7), (2, 4, 7), "numbers of classes per client"),
     "local_steps": ((5, 10, 20), tuple(FEWER_STEPS.values()), "numbers of local steps"),
 }
-"""For each varied setting: its values, those at the reduced scale, and a description."""
+"""Maps each varied setting to its values at the paper's scale and at the reduced scale, and a description."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Settings(comparison.Settings):
         return 100.0 * gap
 
     def label(self) -> str:
-        """Names the drawn quantity."""
+        """The name of the quantity that figures draw."""
         return f"(1 − {LABELS[self.metric]}) in %"
 
 
@@ -156,7 +156,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
-    """Returns the final F for each rate and radius in the middle panel, averaged over ``tuning_seeds``."""
+    """Returns the final F in the middle panel for each pair of a rate and a radius, averaged over ``tuning_seeds``."""
     ((_, directions),) = comparison.variants((method,), settings.directions[:1])
     one = settings.at(settings.values[len(settings.values) // 2])
 
@@ -168,7 +168,7 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges FZooS against every baseline at equal queries and at equal rounds; a control isolates γ."""
+    """Judges FZooS against every baseline at equal queries and at equal rounds; the adaptive γ is a control."""
     name, ratio = LABELS[settings.metric], "log10 of the ratio of 1 − metric"
     verdicts = against_baselines(
         settings.methods,

@@ -55,7 +55,7 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Federated:
-    """N quadratics f_i, their noise-free mean F (a_j = b_j = 1 for any clients), and a start in the box."""
+    """N quadratics f_i, a start in the box, and the noise-free mean F, whose a_j and b_j are all 1."""
 
     clients: list[Quadratic]
     mean: Quadratic
@@ -63,7 +63,7 @@ class Federated:
 
     @property
     def minimum(self) -> float:
-        """min F = (1 − d/4)/10d, at z = −1/2."""
+        """The minimum of F, (1 − d/4)/10d, which lies at z = −1/2."""
         d = self.mean.dimension
         return (1.0 - 0.25 * d) / (10.0 * d)
 
@@ -81,8 +81,8 @@ class Federated:
 def quadratics(dim: int, clients: int, heterogeneity: float, seed: int, noise: float = 0.0) -> Federated:
     """Returns the quadratics of Appx. G.1 in d = ``dim`` dimensions for N clients and heterogeneity C.
 
-    a_j^(i) = 1 + C (p_j^(i) − 1/N) with p_j ~ Dirichlet(1/N, …, 1/N) over the clients, and b likewise with its own
-    draws, so that the means over clients are 1 for every C. The seed draws the weights and the start. ``noise`` is the
+    a_j^(i) = 1 + C (p_j^(i) − 1/N) with p_j ~ Dirichlet(1/N, …, 1/N) over the clients. b_j^(i) has the same form with
+    separate draws. The means over clients are 1 for every C. The seed draws the weights and the start. ``noise`` is the
     standard deviation of normal noise on the clients' values.
     """
     generator = np.random.default_rng(seed)

@@ -1,1 +1,1 @@
-"""HiSo's figures and tables: byte accounting, the spectrum behind its bounds, digits over 64 clients."""
+"""Figures and tables of HiSo (Li et al., 2025)."""

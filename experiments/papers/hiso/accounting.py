@@ -1,8 +1,8 @@
 """The communication cost of a federated round, and the numbers that HiSo's tables print.
 
-A client's round counts the numbers that it sends and receives, without frames, seeds or digests. HiSo and DeComFL send
-τP scalars each way, the other methods a d-vector each way (moments stay on the server). With 4-byte numbers, P = 5 and
-τ = 1 a round costs 40 bytes for any d.
+The bytes of a client's round count the numbers that it sends and receives, without frames, seeds or digests. HiSo and
+DeComFL send τP scalars each way, the other methods a d-vector each way (moments stay on the server). With 4-byte
+numbers, P = 5 and τ = 1 a round costs 40 bytes for any d.
 """
 
 from __future__ import annotations
@@ -100,12 +100,11 @@ def _by_place(printed: Mapping[str, Mapping[str, Sequence[Printed]]]) -> dict[Pl
 
 
 TABLE_2 = _by_place(_TABLE_2)
-"""Table 2: rounds to DeComFL's best accuracy, and their KB."""
+"""Table 2: rounds to DeComFL's best accuracy, and the KB of these rounds."""
 TABLE_5 = _by_place(_TABLE_5)
 """Table 5: accuracy (F1 for SQuAD), and the total bytes of a single client until convergence.
 
-The text of Appx. F.3 gives 7.81 KB for HiSo with OPT-1.3B on SST-2; the table prints 49.18 KB there and 7.81 KB on
-SQuAD.
+For HiSo with OPT-1.3B, Appx. F.3 gives 7.81 KB on SST-2; the table prints 49.18 KB on SST-2 and 7.81 KB on SQuAD.
 """
 
 
@@ -121,30 +120,29 @@ CELLS: dict[tuple[str, Place], float] = {
 }
 """Every KB that the tables print for HiSo and DeComFL.
 
-The cost of a round and KB = 1,024 bytes are inferred from the rounds of Table 2, which are multiples of 25 and need not
-be exact (``miss``).
+The cost of a round and KB = 1,024 bytes are inferred from Table 2, whose rounds are multiples of 25, perhaps rounded.
 """
 
 COMPARED = ("fedavg", "fedzo", "fedadam")
 OVER, UP_TO = 40, 90
-"""Factors in millions."""
+"""The factors of "over" and "up to" in the paper's sentence, in millions."""
 OF_OVER, OF_UP_TO = ("OPT-125M", "OPT-350M"), "OPT-1.3B"
 
 
 def claims_on_savings(
     log_ratios: Mapping[tuple[str, str], np.ndarray], where: str, *, control: bool = False
 ) -> list[Verdict]:
-    """Judges the sentence of Sec. 6 about Figure 6: by what factor HiSo reduces the total bytes, per model size.
+    """Judges the sentence of Sec. 6 on the factor by which HiSo reduces the total bytes, per model size.
 
     "While traditional methods like FedAvg, FedZO, and FedAdam incur communication costs on the order of 10¹¹ to 10¹³,
     HiSo reduces this overhead by over 40 million times for 125M and 350M models, and up to 90 million times for the
     1.3B model." We apply "over" to each of the three methods with either model, and "up to" to the largest of the three
-    ratios. A half of the sentence is judged if its model ran.
+    ratios. Each half of the sentence is judged only if its models ran.
 
     Args:
-        log_ratios: log10 of a method's total bytes over HiSo's by model and method, one number per seed.
-        where: origin of the bytes, which ends each claim.
-        control: whether the bytes were not measured.
+        log_ratios: log10 of a method's total bytes over HiSo's, by model and method, one number per seed.
+        where: words that end each claim and say where the bytes are from.
+        control: True if the bytes were not measured.
     """
     verdicts, others = [], "FedAvg, FedZO and FedAdam"
     if models := [model for model in OF_OVER if (model, COMPARED[0]) in log_ratios]:

@@ -1,8 +1,8 @@
 """HiSo, Tables 2 and 5 and Figure 6: the communication cost.
 
-Measured: the ledger of small federations at several dimensions d, as bytes of a client's round from the second round
-on. (Round r's mean scalars are sent with round r + 1, so R rounds of HiSo cost 40R − 20 bytes.) The figure also shows
-the same rule at the nominal sizes of the paper's models.
+We measure the bytes of a client's round, from the second round on, in the ledgers of small federations at several
+dimensions d. (Round r's mean scalars are sent with round r + 1, so R rounds of HiSo cost 40R − 20 bytes.) The figure
+also shows the bytes that the rule of ``accounting`` gives at the nominal sizes of the paper's models.
 
 Comparisons between the paper's numbers and its sentences are controls, because they need no run:
 
@@ -14,8 +14,7 @@ Comparisons between the paper's numbers and its sentences are controls, because 
   1,024. With powers of 1,000 FedZO with OPT-350M also falls short of "over 40 million times".
 * *DeComFL*: Appx. F.3 says about Table 5 that HiSo has "less communication overhead".
 
-The number of rounds that a method needs depends on its accuracy; ``hiso-table2``, ``hiso-table5`` and ``hiso-fig6``
-measure it on stand-ins.
+``hiso-table2``, ``hiso-table5`` and ``hiso-fig6`` measure on stand-ins how many rounds a method needs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from surrogates import plotting
 
 LAST_DIGIT = "distance in units of the last printed digit"
 HALF = 0.5 + 1e-9
-"""Largest distance of a rounded number."""
+"""Largest distance of a correctly rounded number, in units of its last digit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Bowl:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Records the ledger of every method at every dimension, and the model's loss as a check that it trains."""
+    """Records the ledger of every method at every dimension, and the loss, which shows that the model is trained."""
     rows: Rows = []
     bowls = [Bowl(float(i)) for i in range(settings.clients)]
     for d, method in itertools.product(settings.dims, METHODS):
@@ -100,7 +99,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws the measured bytes of a round against d, and the rule at the sizes of the paper's models."""
+    """Draws the measured bytes of a round against d, and the rule's bytes at the sizes of the paper's models."""
     figure, axes = plotting.panels(1, 1, height=2.3, width=plotting.PAGE)
     panel = axes[0, 0]
     sizes = [*settings.dims, *MODELS.values()]
@@ -167,7 +166,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Lists each printed number of HiSo and DeComFL with its printed rounds and the nearest whole rounds."""
+    """Lists each printed number of bytes of HiSo and DeComFL, its printed rounds, and the nearest number of rounds."""
     flat, lines = settings.bytes_a_round("hiso"), []
     for (source, place), kb in accounting.CELLS.items():
         rounds = f"{accounting.TABLE_2[place][0]:,}" if source == "Table 2" else ""

@@ -1,4 +1,4 @@
-"""Controls for HiSo: a scalar instead of H, and the H that unrelated directions would give."""
+"""Controls for HiSo: a scalar instead of H, and an H learned along unrelated directions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SCALAR = "a scalar H"
 class ScalarDisplacement(Displacement):
     """H = hI with h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over the coordinates.
 
-    ``update`` and ``reset`` have the same meaning as for eq. 12: which displacements of a round update h, with which
-    root they are computed, and after how many rounds h returns to h₀.
+    ``update`` and ``reset`` mean the same as in ``Displacement``: which displacements of a round update h, with which
+    root of h they are computed, and after how many rounds h returns to h₀.
 
     Raises:
         TypeError: if ``initial`` is not a single number, and as for ``Displacement``.
@@ -67,10 +67,10 @@ class ScalarHessian(HiSo):
 
 
 def noise_hessian(server: ScalarOnlyServer, seed: int) -> Tensor:
-    """Computes the H that the run's own scalars would give along unrelated directions, shape ``d``.
+    """Computes the H that a run's scalars would give along unrelated directions, shape ``d``.
 
     The server's logged scalars are replayed along directions of another seed, so that each Δxⱼ² is a χ² variable with
-    the run's own scale and no information about the function. An H that does not differ from this one is noise.
+    the scale of the run and no information about the function. If a run's H does not differ from this H, it is noise.
 
     Raises:
         ValueError: if the log does not contain the first round, or the seed is the run's own.

@@ -1,9 +1,9 @@
-"""HiSo, Figure 4: eigenvalues of a synthetic Hessian before and after whitening, and what the rates depend on.
+"""HiSo, Figure 4: eigenvalues of a synthetic Hessian before and after whitening, and the constants of the rates.
 
 200 eigenvalues λᵢ of Σ have log λᵢ ~ N(0, 3²); the paper prints N(0, 3I), and we take 3 as the standard deviation. With
 L = max λᵢ the rate of random search depends on Ld in the worst case, on Tr Σ = Lκ with the effective rank κ = Tr Σ/L,
 and along H^(−1/2)u on ζ = Tr(H^(−1/2) Σ H^(−1/2)). The ideal H = Σ + ε gives ζ = Σᵢ λᵢ/(λᵢ + ε), which depends mainly
-on ε: it is near d if ε is below the eigenvalues. The largest whitened eigenvalue is below 1, hence its Ld is below d.
+on ε: ζ is near d if ε is below the eigenvalues. After whitening, the largest eigenvalue L is below 1, so Ld is below d.
 The paper does not state ε; three values are shown. HiSo does not learn this ideal H: see ``hiso-fig5``.
 """
 

@@ -1,25 +1,25 @@
 """HiSo, Figures 5 and 8: training on MNIST with several weights ν of the Hessian update and several local steps τ.
 
 64 clients have Dirichlet(1) shares of each digit. Eight of them participate in each round. Three curves are added to
-the paper's. *Scalar H* uses one number instead of H; *group probes* measure the curvature of each tensor of the
-network, at the same number of queries plus the probes. *χ²* (Figure 5) applies the same H-update to the run's own
-scalars along unrelated directions. If H contains curvature, HiSo must beat the scalar, H must correlate with the
-squared gradient of the loss, and H must differ from χ².
+the paper's. *Scalar H* uses one number instead of H. *Group probes* measure the curvature of each tensor of the
+network; they make the same queries as HiSo and the probes in addition. *χ²* (Figure 5) applies the update of H to the
+run's scalars along unrelated directions. If H contains curvature, HiSo must beat the scalar H, and H must correlate
+with the squared gradient of the loss and differ from χ².
 
 Our choices: the paper does not give the network, ν, the rates (each method's best), μ, P, the batch, the number of
 rounds, the τ of Figure 5 or the data of Figure 8. From the authors' program (https://github.com/ZidongLiu/DeComFL) are
 the network (28,938 parameters), standardized pixels, batches of 8 images, P = 1, μ = 1e-3 and ν = 0.05. On the digits,
-which replace MNIST without data, a client's loss is on all of its images, and the rate 0.01 was best for DeComFL and
-HiSo on other seeds. On MNIST the rate is 5e-4: DeComFL diverges at 2e-3, stays at its start at 1e-3, and descends at
-3e-4, on a seed that no figure uses. The rate of group probes was tuned there as well (``PROBE_RATES``). With τ local
-steps the rate falls as 1/√τ, because a round's displacement is a sum of τ steps along random directions. A round costs
-8τP bytes, so the lower panels of Figure 8 show bytes.
+which replace MNIST without ``--data``, a client's loss is on all of its images, and the rate 0.01 was best for DeComFL
+and HiSo on other seeds. On MNIST the rate is 5e-4: DeComFL diverges at 2e-3, stays at its start at 1e-3, and descends
+at 3e-4, on a seed that no figure uses. The rate of group probes was tuned on this seed too (``PROBE_RATES``). With τ
+local steps the rate falls as 1/√τ, because a round's displacement is a sum of τ steps along random directions. A round
+costs 8τP bytes, so the lower panels of Figure 8 show bytes.
 
 About Figure 8 the paper (Appx. F.2) claims that "HiSo exhibits notable insensitivity to the choice of τ", and that "in
 contrast, DeComFL's performance is highly dependent on this parameter". We measure performance by the final test
 accuracy and dependence by its range over the values of τ, per seed, with a threshold of a twentieth. The outcome also
-depends on the rule for the rate, and on R: in runs that end before any τ is near its best, the speeds differ. Controls
-judge whether more steps lower HiSo's loss, and how the methods compare at each τ.
+depends on the rule for the rate and on R: runs with different τ also differ in speed if they end early. Controls judge
+whether more steps lower HiSo's loss, and how the methods compare at each τ.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Weights(Digits):
         weight: ν of every run except the ablation.
         weights: the values of ν in the ablation.
         quantiles: number of quantiles with which the sorted H is drawn.
-        probed: whether group probes run.
+        probed: whether to run group probes.
     """
 
     weight: float = 0.05
@@ -230,7 +230,7 @@ def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
 
 
 def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
-    """Judges how much each method depends on τ; controls compare τ and the methods at each τ."""
+    """Judges how much each method depends on τ; controls compare the values of τ, and the methods at each τ."""
     taus = settings.local_steps
     loss = {
         (method, tau): log_loss(settings, rows, method=method, local_steps=tau)

@@ -6,14 +6,14 @@ are tuned; a client's loss covers all of its prompts; for SST-2 and QQP a client
 Dirichlet(1). First-order methods take one gradient step per round; those with moments use ``CLIENT_RATE`` on the client
 and the grid's rate on the server. The score is the accuracy on test prompts, or F1 for SQuAD.
 
-**Counting.** The best score of a run is its highest record, and its rounds are those until that record first occurs.
-Bytes are these rounds times the bytes of a client's round (``accounting``: 40 for P = 5, 8d for vectors), which the
-ledger's payload confirms.
+**Counting.** The best score of a run is its highest record, and its rounds are the rounds until this record first
+occurs. Its bytes are these rounds times the bytes of a client's round (``accounting``: 40 for P = 5, 8d for vectors),
+which the ledger's payload confirms.
 
-**Rates** are the best of ``GRIDS``, with three values per method, shifted if the best was at an end. The criterion is
-the mean over tasks of the mean record of a run on ``TUNING_SEEDS``, which no table uses, with the middle model
-(``tune``) at the reduced scale and a record every 20 rounds. They were tuned for the stand-ins. ``REAL_RATES`` are a
-guess, because no real model was available: tune them before use.
+**Rates.** Each method's rate is the best of three values (``GRIDS``); a grid was shifted if its best value was at an
+end. The criterion is the mean of all records on ``TUNING_SEEDS``, which no table uses, over all tasks, with the middle
+model at the reduced scale and a record every 20 rounds (``tune``). The rates were tuned for the stand-ins.
+``REAL_RATES`` are a guess, because no real model was available: tune them before use.
 
 **Stand-ins**: tiny OPTs of three sizes on templated sentences (``experiments.workloads.sentences``), pretrained once
 for all seeds. Seeds draw prompts, clients and directions. **Real models**: ``--data DIR`` with DIR/opt-125m and so on,
@@ -165,7 +165,7 @@ def problem_of(settings: Settings, model: str, task: str, seed: int) -> Problem:
 
 
 def deal(labels: np.ndarray, clients: int, each: int, seed: int) -> list[np.ndarray]:
-    """Draws distinct rows for each client; of two labels each client's share is from Dirichlet(1, 1).
+    """Draws distinct rows for each client; if there are two labels, their shares are from Dirichlet(1, 1).
 
     Raises:
         DataError: if there are too few rows of a label.
@@ -266,7 +266,7 @@ def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float
 
 
 def there(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the models and tasks to run; with a data folder, those that it contains."""
+    """Returns the models and tasks to run: all, or those that the data folder contains."""
     if not settings.data:
         return settings.models, settings.tasks
     return llm.there(Path(settings.data), settings.models), llm.there(Path(settings.data), settings.tasks)
@@ -314,7 +314,7 @@ def cells_of(settings: Settings, rows: Rows) -> dict[str, Cell]:
 
 
 def place_of(method: str, cell: Cell) -> Place:
-    """Returns the place of a method and a cell in the paper's tables."""
+    """Returns the key of a method and a cell in the paper's tables."""
     return MODELS[cell["model"]], TASKS[cell["task"]], method
 
 
@@ -328,7 +328,7 @@ def best(rows: Rows, **conditions: str) -> np.ndarray:
 
 
 def rounds_until(rows: Rows, target: np.ndarray, **conditions: str) -> tuple[np.ndarray, np.ndarray]:
-    """Applies ``training.rounds_until`` to the score; the result is at least 1."""
+    """Applies ``training.rounds_until`` to the score, with at least one round."""
     rounds, reached = training.rounds_until(where(rows, quantity="score", **conditions), target)
     return np.maximum(rounds, 1.0), reached
 

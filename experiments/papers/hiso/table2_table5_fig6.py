@@ -4,16 +4,15 @@
 measured with OPT itself, are listed beside ours.
 
 *Table 2* lists rounds and bytes until DeComFL's best score, for DeComFL, HiSo, and HiSo with a scalar H. The target is
-the best record of DeComFL's run on the same seed. A run that does not reach it counts with all of its rounds; the table
-lists how many did. All three methods use rates from the same grid. ``hiso-bytes`` checks the paper's bytes against its
-rounds. The scalar H (``experiments.papers.hiso.controls``) is our control: it only adapts the step size. At the reduced
-scale runs end early. If DeComFL's best score occurs near the end, the other methods have little time left to reach it.
+the best record of DeComFL's run on the same seed. A run that does not reach the target counts with all of its rounds;
+the table lists how many runs reached it. All three methods use rates from the same grid. ``hiso-bytes`` checks the
+paper's bytes against its rounds. The scalar H (``experiments.papers.hiso.controls``) is our control: it only adapts the
+step size. At the reduced scale runs end early, so the other methods may have few rounds to reach DeComFL's best score.
 
 *Table 5* lists seven algorithms' best scores and the bytes until then. The paper prints the total bytes of a single
 client "until convergence". We take this as the bytes until the method's own best score. A method may then need more
-bytes than another that it outperforms, as in the print (96.67 KB for HiSo and 43.95 KB for DeComFL, OPT-1.3B on QQP).
-Bytes of vector methods are proportional to d, so the table also lists the bytes of the same number of rounds at the
-model's nominal size.
+bytes than a worse one, as in the printed table (96.67 KB for HiSo and 43.95 KB for DeComFL, OPT-1.3B on QQP). Since the
+bytes of vector methods are proportional to d, the table also lists the bytes of these rounds at the nominal d.
 
 *Figure 6* shows the bytes as bars on a logarithmic axis, grouped by model: pale at the model's nominal d, in full
 colour at the d of the tuned model. Its task is SST-2, as in the paper's caption. The statement of Sec. 6 about it is
@@ -57,7 +56,7 @@ def reached(rows: Rows, method: str, cell: Cell) -> tuple[np.ndarray, np.ndarray
 
 
 def plot_table2(settings: Settings, rows: Rows) -> Figure:
-    """Draws scores over rounds with DeComFL's best score as a level, a panel per model and task."""
+    """Draws scores over rounds, and DeComFL's best score as a horizontal line, with a panel per model and task."""
 
     def draw_cell(panel: Axes, cell: Cell) -> None:
         draw_methods(panel, rows, "round", settings.methods, quantity="score", **cell)
@@ -99,7 +98,7 @@ def printed(method: str, cell: Cell) -> str:
 
 
 def table2(settings: Settings, rows: Rows) -> Table:
-    """Lists rounds with their interval, bytes, the number of seeds that reached the target, and the paper's numbers."""
+    """Lists rounds with their interval, bytes, the number of runs that reached the target, and the paper's numbers."""
     papers = {method for _, _, method in TABLE_2}
     columns = ["model and task", "DeComFL's best score"]
     for method in settings.methods:
@@ -170,7 +169,7 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges HiSo's score against DeComFL's and FedZO's, its bytes against all, and what gradients gain."""
+    """Judges HiSo's score against DeComFL and FedZO, its bytes against all methods, and the gain from gradients."""
     cells = cells_of(settings, rows)
 
     def better(claim: str, pairs: list[tuple[str, str]], control: bool = False) -> Verdict:
@@ -203,9 +202,9 @@ def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges that scalars do not grow with the model, and by what factor they are fewer at the models' nominal d.
+    """Judges whether the bytes of scalars grow with the model, and HiSo's savings at the models' nominal d.
 
-    Bytes at the tuned d are judged with Table 5, whose runs include these.
+    Bytes at the tuned d are judged with Table 5, which has the same runs.
     """
     cells, flat = cells_of(settings, rows), 8 * settings.perturbations
     scalar_only = {

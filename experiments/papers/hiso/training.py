@@ -1,4 +1,4 @@
-"""MNIST, or scikit-learn's digits instead, dealt to clients: networks, losses, and training by scalars."""
+"""Federated training on MNIST, or on scikit-learn's digits: networks, losses, and the clients' shares of the data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHUNK = 2000
 
 MNIST_NETWORK = "mnist_cnn"
 MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
-"""Mean and standard deviation of MNIST's pixels, by which the authors' program standardizes."""
+"""Mean and standard deviation of MNIST's pixels, with which the authors' program standardizes them."""
 
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "mlp": ((32, 64), (32,), (10, 32), (10,)),
@@ -143,8 +143,7 @@ def federation_of(network: str, clients: int, alpha: float, seed: int, data: str
 
     The training images of each digit, in an order drawn from the seed, are dealt to the clients with proportions from
     Dirichlet(α, …, α), which are drawn again if a client has no image. The test images are MNIST's own, or a random
-    fifth of the stand-in. ``data`` is the folder that contains ``mnist``; an empty string selects scikit-learn's
-    digits.
+    fifth of the stand-in. ``data`` is the folder that contains ``mnist``; if it is empty, the digits are used.
 
     Raises:
         ValueError: if there are too many clients for each to have an image.
@@ -203,7 +202,7 @@ class Digits:
         smoothing_radius: μ.
         rounds: R.
         every: rounds between records.
-        target: test accuracy to which runs are timed.
+        target: test accuracy; the rounds until a run reaches it are counted.
         data: folder of the data sets.
     """
 
@@ -235,7 +234,7 @@ def check(settings: Digits) -> None:
 
 
 def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) -> tuple[Rows, ScalarOnlyServer, Loss]:
-    """Trains once; returns records of accuracy and loss, the server at the end, and the training loss.
+    """Trains once; returns the records of accuracy and loss, the final server, and the loss on all training images.
 
     Data, initial parameters and directions depend on the seed alone, so that methods are paired.
     """
@@ -273,7 +272,7 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
 
 
 def rounds_until(rows: Rows, targets: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first recorded round that reaches a target (else the last), and whether one did, per seed."""
+    """Returns for each seed the first recorded round that reaches a target (or the last round), and whether one did."""
     rounds, reached = [], []
     for seed, target in zip(seeds_of(rows), targets, strict=True):
         own = where(rows, seed=seed)

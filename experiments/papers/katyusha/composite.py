@@ -1,4 +1,4 @@
-"""Composite problems with a known minimum, and the gap along a run: the common basis of Katyusha's two figures."""
+"""Composite problems with a known minimum, and the gap along a run, for both of Katyusha's figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOOR = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class Composite:
-    """f + ψ from x0 = 0, where ∇f is Lipschitz continuous and ψ is the indicator of a box plus μ_ψ/2 ‖x‖².
+    """Minimization of f + ψ from x0 = 0; ∇f is Lipschitz continuous, ψ the indicator of a box plus μ_ψ/2 ‖x‖².
 
     Attributes:
         function: f, ``... x d`` to ``...``.
@@ -108,9 +108,9 @@ def _minimized(
 
 
 def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
-    """Returns the gap at the iterate after at most 0, every, 2 every … queries, bounded below by FLOOR.
+    """Returns the gap at the iterate after at most 0, every, 2 every … queries; smaller gaps are set to FLOOR.
 
-    A run stops at the floor, which then fills the remaining entries.
+    A run stops when it reaches FLOOR, and the remaining entries are FLOOR.
     """
     grid = np.arange(0, optimizer.max_queries + 1, every)
     found = np.full(len(grid), np.nan)
@@ -132,7 +132,7 @@ def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
 def start_and_options(problem: Composite, max_queries: int, seed: int, radius: float) -> tuple[Tensor, dict[str, Any]]:
     """Returns x0 = 0 and the options that all methods share.
 
-    The prox omits the value of ψ, which no method uses here and which is slow to add to every query.
+    The prox does not compute the value of ψ, which no method uses here and which would slow down every query.
     """
     prox = problem.prox
 

@@ -1,26 +1,26 @@
 """Katyusha, Figures 1 and 2: gap against queries, with a constraint and without.
 
-Both figures show the mean and a 5-95% band over trials, all on the same problem, each with its own directions.
+Both figures show the mean and a 5-95% band over trials, which share the problem and differ in their directions.
 
 *Figure 1.* ZO-L-Katyusha with two-point estimates (|S| = 1, options I and II) and with (d+1)-point estimates is
 compared with ZO-SVRG and projected ZO with diminishing steps, on a logistic regression in a box. We add proximal
 gradient descent with d + 1 differences, which the paper omits. As in the paper f is the logistic loss, and ψ the ridge
-and the box. The paper gives neither data nor box, β, its own M, θ and p, nor the baselines' steps. Our choices: rows
-are standard normal with labels of a linear model; box and β are in the settings. The box matters: in a small box nearly
-all coordinates are active, and proximal gradient descent is the fastest method. Left, steps follow theory: Corollary 1
-for option I; Theorem 1's M for option II (Corollary 2 prints three times its variance term); Corollary 3 for the
-(d+1)-point version, and our version of it without weight on w; 1/(dL) for ZO-SVRG; 1/(dL + μk/2) for projected ZO; 1/L
-for proximal gradient descent. Right, each method's steps are tuned by a power of two: on L for ZO-L-Katyusha, which
-determines its M and θ, and on the step for the others. The best factor needs the fewest queries to the tolerance, or
-comes nearest to it, on ``tuning_seeds``, which no figure uses (``tune``). The loss is much flatter at the iterates than
-L suggests, so tuning gains much.
+and the box. The paper does not give the data, the box, β, M, θ, p or the baselines' steps. Our choices: rows are
+standard normal with labels of a linear model; box and β are in the settings. The box matters: in a small box nearly all
+coordinates are active, and proximal gradient descent is the fastest method. In the left panel steps follow theory:
+Corollary 1 for option I; Theorem 1's M for option II (Corollary 2 prints three times its variance term); Corollary 3
+for the (d+1)-point version, and our variant of that version without weight on w; 1/(dL) for ZO-SVRG; 1/(dL + μk/2) for
+projected ZO; 1/L for proximal gradient descent. In the right panel a tuned power of two multiplies L for ZO-L-Katyusha,
+which determines M and θ, and the step for the other methods. The best factor needs the fewest queries to the tolerance,
+or comes nearest to it, on ``tuning_seeds``, which no figure uses (``tune``). The loss is much flatter at the iterates
+than L suggests, so tuning gains much.
 
 *Figure 2.* The accelerated two-point method (eq. 14) converges without a constraint and stalls in a box. The figure
-explains why the paper reduces variance: without a constraint ∇f vanishes at the minimum, and so does a two-point
-estimate; in a box neither does. ZO-L-Katyusha in the box is our addition. Our choices where the paper gives no details:
-the problem is ½ (x − c)ᵀ H (x − c) with eigenvalues of H in equal ratios and c standard normal, with and without a box.
-Eq. 14 is used with the sign + of the momentum (the paper prints −, which is drawn as well) and with the estimate of eq.
-2 (the paper says "estimator (3)"); see ``AcceleratedZO``. Gaps are relative to the first one.
+explains why the paper reduces variance: without a constraint both ∇f and its two-point estimate vanish at the minimum;
+in a box they do not. ZO-L-Katyusha in the box is our addition. Our choices where the paper gives no details: the
+problem is ½ (x − c)ᵀ H (x − c) with eigenvalues of H in equal ratios and c standard normal, with and without a box. Eq.
+14 is used with the sign + of the momentum (the paper prints −, which is drawn as well) and with the estimate of eq. 2
+(the paper says "estimator (3)"); see ``AcceleratedZO``. Gaps are relative to the gap at the start.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ STEPS = {"theory": "steps by theory", "tuned": "tuned steps"}
 class Fig1:
     """Settings of Figure 1.
 
-    ``tuned`` multiplies L for ZO-L-Katyusha and the step for the others, in the order of ``METHODS``; a run with tuned
-    steps makes ``tuned_queries`` queries. Gaps are compared at ``compared_at`` queries. A method has converged below
-    ``reached`` and is stuck above ``stuck``.
+    ``tuned`` has a factor for each of ``METHODS``, which multiplies L for ZO-L-Katyusha and the step for the others. A
+    run with tuned steps makes ``tuned_queries`` queries. Gaps are compared at ``compared_at`` queries. A method has
+    converged below ``reached`` and is stuck above ``stuck``.
     """
 
     dim: int = 40
@@ -156,7 +156,7 @@ def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
 
 
 def claims_of_fig1(settings: Fig1, rows: Rows) -> list[Verdict]:
-    """Judges the order at equal queries, linear convergence, and tuned methods against each other."""
+    """Judges the methods' order at equal queries, linear convergence, and the tuned methods against each other."""
 
     def log_gap(steps: str, method: str, at: int = settings.compared_at) -> np.ndarray:
         return np.log10(by_seed(rows, quantity="gap", method=method, steps=steps, num_queries=at))
@@ -275,7 +275,7 @@ def plot_fig2(settings: Fig2, rows: Rows) -> Figure:
 
 
 def claims_of_fig2(settings: Fig2, rows: Rows) -> list[Verdict]:
-    """Judges convergence without the box, the stall with it, and ZO-L-Katyusha in the box."""
+    """Judges convergence without the box, the stall in the box, and ZO-L-Katyusha in the box."""
 
     def log_gap(method: str, at: int) -> np.ndarray:
         return np.log10(by_seed(rows, quantity="gap", method=method, num_queries=at))

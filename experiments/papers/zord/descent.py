@@ -1,9 +1,8 @@
-"""Runs of methods in ZoRD's figures: by name from any point, and on test functions from TuRBO's best point.
+"""Runs the methods of ZoRD's figures: by name from any point, and on test functions from TuRBO's best point.
 
 Figures 3, 7 and 8: each box is searched as [0, 10]^d (Appx. C.1). x₀ is the best of 300 queries of TuRBO (Appx. C.2),
 which are not counted, and each curve starts at f(x₀). All first-order rules are Adam with step 0.1 (Appx. C.2). RGF and
-PRGF use λ = 0.01 and n = 10 (Appx. C.1); GLD uses n = 10 as well. The boxes are [−20, 20]^d for Ackley's and [−7.5,
-7.5]^d for Levy's function (Appx. C.2).
+PRGF use λ = 0.01 and n = 10 (Appx. C.1), GLD n = 10. Boxes are [−20, 20]^d for Ackley and [−7.5, 7.5]^d for Levy.
 
 Our choices where the paper gives no details: ZoRD's lengthscale and its limit on virtual steps depend on each other. We
 use ℓ = 0.67 √d (3 at d = 20) with a limit of 10; the prior variance of a partial derivative is then below c = 0.35.
@@ -70,13 +69,13 @@ TurboOptions = tuple[tuple[str, int], ...]
 """TuRBO's options besides its defaults, by name."""
 
 QUICK_TURBO: TurboOptions = (("batch_size", 20), ("candidates", 1000))
-"""About ten times faster than the defaults (batches of 5, up to 5,000 candidates); for the reduced scale."""
+"""TuRBO's options at the reduced scale; the defaults (batches of 5, up to 5,000 candidates) take ten times as long."""
 
 
 def problem_and_start(
     name: str, half_width: float, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()
 ) -> tuple[Problem, Start]:
-    """Returns a function on [−half_width, half_width]^d, and TuRBO's best point there."""
+    """Returns a test function on [−half_width, half_width]^d, and TuRBO's best point as the start."""
     sides = (-half_width, half_width)
     return standard_problem(name, dim, sides), turbo_start(name, dim, queries, seed, cache, turbo, sides)
 
@@ -103,7 +102,7 @@ def turbo_start(
 
 
 LOST = {"zord_probability_gate": ("experiments.beyond.query_rules", "ProbabilityGate")}
-"""Rejected rules by name, as in ``optimizers.registry``; imported by name because their modules import this one."""
+"""Maps the names of rejected rules to their classes, as text because the modules of these classes import this one."""
 
 
 def ours(
@@ -112,7 +111,7 @@ def ours(
     """Returns a function that runs one of the project's methods and returns the values of f in query order.
 
     Args:
-        method: a name (also of ``LOST``) or a class.
+        method: the name of a method or of a rejected rule (``LOST``), or a class.
         options: maps a problem and a start to options; options of a single run override them.
     """
 
@@ -138,10 +137,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     **{name: {"directions": 10, "smoothing_radius": 0.01, "update_rule": adam} for name in ("rgf", "prgf", "es")},
     "gld": {"widest": 5.0, "narrowest": 0.1},
 }
-"""The baselines' options in the figures: n, λ and Adam's rate from Appx. C.1 and C.2; GLD's radii are ours."""
+"""The baselines' options in the figures: n, λ and Adam's rate from Appx. C.1 and C.2; GLD's radii are our choice."""
 
 CLASSES = {"default": "trust_region", "zord_kept": "zord", "turbo1": "turbo", "turbom": "turbo"}
-"""The optimizer's name where it differs from the name in the figures."""
+"""Maps a name in the figures to the optimizer's name if they differ."""
 
 
 def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None, **options: Any) -> Optimizer:
@@ -151,8 +150,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
         method: its name in ``surrogates.plotting``.
         x0: shape ``d``.
         rate: Adam's rate, if the method uses a first-order rule.
-        radius: root mean square distance of queries from the iterate (of ZoRD's initial design); None: the method's
-            own.
+        radius: root mean square distance of queries (or ZoRD's initial design) from the iterate; None: the default.
         **options: options of the optimizer; they override the others.
     """
     given: dict[str, Any] = dict(SETTINGS.get(method, {}))
@@ -223,8 +221,7 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "cma_es": _cma_es,
     "cobyqa": _cobyqa,
 }
-"""Functions that run each method and return the values of f in query order, by the method's name in
-``surrogates.plotting``.
+"""Maps a method's name in ``surrogates.plotting`` to a function that returns its values of f in query order.
 """
 
 

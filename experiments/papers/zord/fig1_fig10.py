@@ -3,9 +3,9 @@
 A function drawn from a GP with squared-exponential kernel is queried with noise. Figure 1 shows the posterior of the
 value (top) and of the derivative (bottom) for growing numbers n of queries over the whole domain. It shows the first
 seed; the verdicts use all seeds. Figure 10 compares the derived GP of queries in a window, [0, 3], with the GP of as
-many queries in the whole domain, [−6, 6]. It shows the first seed's function and derivative at the smallest n, and both
-errors against n: the derivative's over the window and the function's over the domain, each in units of its prior
-standard deviation. The paper recovers the local derivative from 4 queries and the function from more than 8.
+many queries in the whole domain, [−6, 6]. It shows the first seed's function and derivative at the smallest n, and two
+errors against n: the derivative's error over the window and the function's error over the domain, each in prior
+standard deviations. The paper recovers the local derivative from 4 queries and the function from more than 8.
 
 Our choices where the paper gives no details: lengthscale 1, outputscale 1, noise standard deviation 0.05. Queries of
 Figure 1 are uniform over ten lengthscales; those of Figure 10 are uniform in the window and in the domain. A larger n
@@ -36,7 +36,7 @@ from surrogates.plotting import MethodStyle
 
 Interval = tuple[float, float]
 CURVES = {"function": "f(x)", "derivative": "f′(x), per lengthscale"}
-"""The labels of the two quantities with a posterior."""
+"""Labels of the two estimated quantities."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def posteriors(settings: Settings, x: Tensor, y: Tensor, grid: Tensor) -> dict[s
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Records each estimate's squared error in prior variances, coverage, and rises of its variance with n.
+    """Records each estimate's squared error in prior variances, its coverage, and how often its variance rises with n.
 
     It also records the curves of the first function.
     """
@@ -187,7 +187,7 @@ def claims_of_fig1(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_of_fig10(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the local derivative against the function at equal queries, and against twice as many."""
+    """Judges the local derivative against the function with equal and with twice as many queries."""
     unit, few, error = "in prior standard deviations", min(settings.num_queries), "root mean square error"
     local, whole = (
         dict(zip(settings.num_queries, errors(settings, rows, name), strict=True))

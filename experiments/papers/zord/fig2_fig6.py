@@ -4,8 +4,8 @@ All figures show the cosine similarity and the Euclidean error of the derived GP
 finite differences (eq. 2) and of least squares. ``experiments.papers.zord.gradient_error`` lists our choices.
 
 *Figures 2a, 6a and 6b* have equal numbers of queries: at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and
-with several kernels at d = 80 (Figure 6b). Lines are means over seeds with standard errors. Each seed has its own x₀s
-and directions. Further choices:
+with several kernels at d = 80 (Figure 6b). Lines are means and standard errors over seeds, which draw x₀s and
+directions:
 
 - The paper shows two values of λ without naming them, so there are two smoothing radii here. With standard normal
   directions the queries lie at distance λ√d from x₀. At λ = 0.1 and d = 80 they span most of one period of Ackley's
@@ -71,7 +71,7 @@ class Settings(errors.Settings):
 
     @property
     def surrogates(self) -> tuple[str, ...]:
-        """The names of the derived GPs in the records: those of the kernels, if there are several."""
+        """The names of the derived GPs in the records: the names of the kernels, if there are several kernels."""
         return self.kernels if len(self.kernels) > 1 else ("derived_gp",)
 
     @property
@@ -115,7 +115,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws a column for each smoothing radius, or one for each of several dimensions and two lines for each radius."""
+    """Draws a column for each smoothing radius or, if there are several dimensions, a column for each dimension."""
     several, radii = len(settings.dims) > 1, settings.smoothing_radii
     columns = {
         f"{settings.title}, d = {dim}" + ("" if several else f", λ = {radius:g}"): (dim, radius)
@@ -151,7 +151,7 @@ def gains(
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Compares the derived GP with the paper's baseline and with ours."""
+    """Judges the derived GP against the paper's baseline and ours."""
     counts = settings.claimed
     setting = f"n ≥ {counts[0]}"
     if len(settings.dims) > 1:
@@ -165,7 +165,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_of_kernels(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Compares every kernel with finite differences, and the kernels with each other."""
+    """Judges every kernel against finite differences, and the kernels against each other."""
     counts = settings.claimed
     verdicts = []
     for metric, statistic in errors.ADVANTAGES.items():
@@ -185,7 +185,7 @@ def claims_of_kernels(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 TRAJECTORIES = {"cloud": "around one point", "descent": "along a descent"}
-"""The positions of the trajectory's queries, in words."""
+"""Descriptions of the two kinds of trajectory."""
 
 FROM_TRAJECTORY = ("derived_gp", "least_squares")
 WITH_MORE = ("finite_differences", "orthonormal_differences")
@@ -215,7 +215,7 @@ def run_fig2b(settings: Fig2b, seed: int) -> Rows:
 
 
 def trajectory(settings: Fig2b, problem: Problem, start: Tensor, kind: str, radius: float, seed: int) -> Tensor:
-    """Returns the queries in order, ``trajectory x d``; the gradient is estimated at the last one."""
+    """Returns the trajectory's queries in order, ``trajectory x d``; the gradient is estimated at the last query."""
     count = settings.trajectory if kind == "cloud" else settings.dim + 1
     X = errors.local_queries(start, radius, count, seed).flip(0)  # x₀ last
     x = start.clone()
@@ -299,7 +299,7 @@ def experiment(
     judged: Callable[[Any, Rows], list[Verdict]] = claims,
     more: str = "",
 ) -> Experiment:
-    """Makes one of the figures; ``quick`` overrides the paper's settings, ``more`` is added to the caption."""
+    """Creates a figure's experiment; ``quick`` overrides the paper's settings, ``more`` is added to the caption."""
     return Experiment(
         id=f"zord-fig{figure}",
         shows=lambda settings: f"error of the gradient estimate {shows(settings)}",

@@ -7,8 +7,8 @@ best query. ``zord_last`` starts at the last query, as in Algorithm 2; ``zord_hi
 ``zord_kept`` is the library's default (kept information, fitted ℓ). ``zord_gated`` adds active queries behind a gate on
 a probability (``query_rules.ProbabilityGate``; ``beyond-zord`` has the library's gate). We add CMA-ES and COBYQA.
 Gradient descent uses the true gradient, and TuRBO continues from its own 300 queries. Figure 8 runs CobBO from x₀ with
-its own initial design, which counts as queries. The paper gives no dimensions for it; we use d = 20 and 40. At the
-reduced scale TuRBO uses batches of 20, and the largest dimension of each figure is omitted.
+CobBO's initial design, which counts as queries. The paper gives no dimensions for Figure 8; we use d = 20 and 40. At
+the reduced scale TuRBO uses batches of 20, and the largest dimension of each figure is omitted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ZoRD, Figure 4: improvement of a classifier's precision, recall, F1 and Jaccard index by search on the metric.
+"""ZoRD, Figure 4: zeroth-order optimization of a classifier's precision, recall, F1 and Jaccard index.
 
 An MLP 54-30-14-7 (2,189 parameters) is trained on Covertype with cross-entropy to θ*. Then f(θ) = 1 − metric at θ* + θ
 is minimized from θ = 0. The curves show the best improvement so far over the trained network, 100 (metric/metric* − 1)
@@ -8,19 +8,19 @@ The paper draws (f(x₀) − f(x_T))/f(x₀) in per cent, and does not say wheth
 splits Covertype's 581,012 points into halves for training and test, trains with L-BFGS for 300 epochs, and uses Adam
 with rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
 
-Our choices where the paper gives no details: the paper gives neither the half on which the metric is computed, nor the
-box, nor the averaging. We train on 2,000 points (10,000 at the reduced scale) with Adam and compute the metric on 2,000
-others. Classes are averaged as in scikit-learn's ``macro``. θ is in [−1, 1]^d, searched as [0, 10]^d, and n = 10. Since
-the metric is piecewise constant, the smoothing radius matters as much as Adam's rate: each method uses the best pair of
-a grid (``RATES`` by ``RADII``) on Covertype's F1 with a tenth of the paper's budget and the first of ``tuning_seeds``,
+Our choices where the paper gives no details: the half on which the metric is computed, the box and the averaging are
+unknown. We train on 2,000 points (10,000 at the reduced scale) with Adam and compute the metric on 2,000 others.
+Classes are averaged as in scikit-learn's ``macro``. θ is in [−1, 1]^d, searched as [0, 10]^d, and n = 10. Since the
+metric is piecewise constant, the smoothing radius matters as much as Adam's rate: each method uses the best pair of a
+grid (``RATES`` by ``RADII``) on Covertype's F1 with a tenth of the paper's budget and the first of ``tuning_seeds``,
 which no figure uses; ``tune`` returns the mean improvements. The default method has nothing to tune. The radius is the
-root mean square distance of a query from the iterate, or of the initial design in ZoRD. The paper's ZoRD never halves
-its steps. Kept information, the library's default, halves them after ten queries without improvement; on a piecewise
-constant function such steps do not reach the next edge, so its curves end early. The trust region, which models the
-metric as smooth, is behind as well.
+root mean square distance of a query, or of a point of ZoRD's initial design, from the iterate. The paper's ZoRD never
+halves its steps. With kept information, the library's default, ZoRD halves them after ten queries without improvement;
+on a piecewise constant function such steps do not reach the next edge, so these curves end early. The trust region,
+which models the metric as smooth, is also behind.
 
 On Covertype at the reduced scale ZoRD leads ES on Jaccard's index, RGF on F1 and Jaccard's index, and PRGF on all
-metrics but precision. Five seeds do not decide the other comparisons; none of them fails.
+metrics but precision. The other comparisons are undecided with five seeds; none fails.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """ZoRD, Figure 7: thresholds on the uncertainty that ends virtual steps, and other measures of uncertainty.
 
-The first figure is the paper's: the spectral norm with thresholds c from 0 (one step per query) upwards, d = 40. Its
-best thresholds are 0.3 on Ackley's function and 0.4 on Levy's; the text does not give the rest of its grid. We use ℓ =
-0.3 √d, so that the largest possible uncertainty, the prior's 5/(3ℓ²), is above these thresholds; otherwise only the
-limit on the number of steps would end them. The second figure has every measure of the library with thresholds from
-strict (left) to loose (right), including its default. At the reduced scale each measure has three thresholds and TuRBO
-uses batches of 20, which place its starts on Ackley's function on the plateau. ``experiments.papers.zord.descent``
-lists further choices.
+The first figure is the paper's: the spectral norm with thresholds c from 0 (one step per query) upwards, d = 40. The
+paper's best thresholds are 0.3 on Ackley's function and 0.4 on Levy's; its text does not give the other thresholds. We
+use ℓ = 0.3 √d, so that the largest possible uncertainty, the prior's 5/(3ℓ²), is above these thresholds; otherwise only
+the limit on their number would end virtual steps. The second figure has every measure of the library with thresholds
+from strict (left) to loose (right), including its default. At the reduced scale each measure has three thresholds (the
+spectral norm has all), and TuRBO uses batches of 20, with which the starts on Ackley's function lie on its plateau.
+``experiments.papers.zord.descent`` lists further choices.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("kept_information", (0.95, 0.9, 0.8, 0.6, 0.4)),
 )
 FEWER = (THRESHOLDS[0], *((name, values[1:4]) for name, values in THRESHOLDS[1:]))
-"""Thresholds of the reduced scale: all of the paper's measure, three of each other one."""
+"""Thresholds at the reduced scale: all thresholds of the paper's measure, three thresholds of each other measure."""
 FEWEST = (("spectral_norm", (0.0, 0.3)), ("kept_information", (0.9, 0.6)))
 COLORS = (plotting.BLACK, plotting.SKY, plotting.GREEN, plotting.ORANGE, plotting.VERMILION)
-"""Colours of the measures; thresholds are shades of purple, darker for looser ones."""
+"""Colours of the measures. The thresholds of a measure are shades of purple, darker if they are looser."""
 MARKERS = ("o", "s", "^", "D", "v")
 
 

@@ -1,9 +1,9 @@
 """ZoRD, Table 1 and Figure 9: black-box attacks on images, each method from δ = 0 until it succeeds.
 
 Table 1 lists the queries to a successful attack on a random image, mean ± sd of five runs, for MNIST (ε = 0.3) and
-CIFAR-10 (ε = 0.2). Figure 9 shows the share of 15 images that are attacked successfully against queries, without TuRBO;
-a curve is the mean over seeds with its standard error. The paper's MNIST victims are from Cheng et al. (2021), its
-CIFAR-10 victim is a ResNet-18, and its f is the loss of Cheng et al. (Appx. C.3).
+CIFAR-10 (ε = 0.2). Figure 9 shows, against queries, the share of 15 images on which the attack has succeeded, without
+TuRBO; a curve is the mean over seeds with its standard error. The paper's MNIST victims are from Cheng et al. (2021),
+its CIFAR-10 victim is a ResNet-18, and its f is the loss of Cheng et al. (Appx. C.3).
 
 Our choices where the paper gives no details: f is the margin of log-probabilities, and an attack succeeds at its first
 query with f ≤ 0. Every query counts, including initial designs. An entry of Table 1 is the mean over a seed's images,
@@ -13,10 +13,9 @@ ZoRD's lengthscale is 0.67 √d with at most 10 virtual steps, as in Figure 3. O
 CNN. The images are test images that the victim classifies correctly, drawn with the seed.
 
 With ``--data`` the victims are the supplied networks, a CNN with two convolutions and one linear layer for MNIST and a
-ResNet-20 for CIFAR-10, where the data have them. The parameters of RGF, PRGF and ZoRD are the paper's, and those of GLD
-and TuRBO are their own. ``tune`` compares five values of one parameter of each method (``KNOBS``, each twice the
-previous one), on ``tuning_seeds``, which no figure uses. Kept information is the library's default rule of ZoRD, and
-the default method is a trust region.
+ResNet-20 for CIFAR-10, if the data contain them. RGF, PRGF and ZoRD have the paper's parameters, GLD and TuRBO their
+defaults. ``tune`` compares five values of one parameter of each method (``KNOBS``, each twice the previous one), on
+``tuning_seeds``, which no figure uses. We add ZoRD with kept information and the library's default method.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ KNOBS: dict[str, tuple[float, ...]] = {
 
 BASELINES = ("rgf", "prgf", "gld", "turbo1", "turbom")
 PRINTED = {"zord": 0.5, "zord_kept": 0.5, "rgf": 0.5, "prgf": 0.5, "gld": 5.0, "turbo1": 0.8, "turbom": 0.8}
-"""The paper's values, and the methods' own where it gives none."""
+"""Values of the tuned parameters: the paper's, or a method's default where the paper gives none."""
 
 PAPER = {
     "mnist": ("1780 ± 222", "1192 ± 260", "1236 ± 145", "654 ± 70", "747 ± 60", "248 ± 50"),
@@ -153,7 +152,7 @@ def attacks(settings: Settings, dataset: str, seed: int) -> list[Attack]:
 
 
 def attacker(settings: Settings, method: str, attack: Attack, knob: float, seed: int) -> Optimizer:
-    """Creates a method at δ = 0 that stops once f ≤ 0."""
+    """Creates a method that starts at δ = 0 and stops once f ≤ 0."""
     options: dict[str, Any] = {"bounds": attack.bounds, "max_queries": settings.max_queries, "target": 0.0}
     if method == "gld":
         options["widest"] = knob
@@ -201,7 +200,7 @@ def tune(settings: Settings, method: str) -> dict[float, float]:
 
 
 def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns numbers of queries, and the share of a seed's images attacked by then, ``seeds x counts``."""
+    """Returns query counts, and each seed's share of images successfully attacked by then, ``seeds x counts``."""
     counts, own = np.arange(0, settings.max_queries + 1, settings.every), where(rows, dataset=dataset, method=method)
     return counts, np.array([success_rate(where(own, seed=seed), "value", counts) for seed in seeds_of(rows)])
 
@@ -236,9 +235,9 @@ def _grid(settings: Settings, draw: Callable[[Axes, str], None], **options: Any)
 def compared(
     settings: Settings, rows: Rows, lead: Callable[[str, str], np.ndarray], claim: str, statistic: str
 ) -> list[Verdict]:
-    """Judges whether ZoRD, and as controls our own methods, lead every baseline and ZoRD on the same images.
+    """Judges ZoRD against every baseline on the same images and, as controls, our own methods against these and ZoRD.
 
-    ``lead`` is larger for the better method.
+    ``lead`` maps a data set and a method to one number per seed, larger for the better method.
     """
     others = [method for method in BASELINES if method in settings.methods]
     pairs = [("zord", other, False) for other in others]
@@ -285,7 +284,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def per_seed(settings: Settings) -> str:
-    """Formats the number of images."""
+    """Formats the number of images per seed."""
     return f"{counted(settings.images, 'image')} per seed"
 
 
@@ -296,7 +295,7 @@ VICTIMS = {
 
 
 def differs(settings: Settings) -> str:
-    """Names the networks and images in which a run on real data differs from the paper's."""
+    """Describes how networks and images of a run on real data differ from the paper's."""
     found = []
     for name in settings.datasets:
         count = len(load_images(name, settings.data).test)

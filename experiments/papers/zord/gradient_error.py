@@ -1,17 +1,16 @@
 """The error of an estimated gradient: the common basis of ZoRD's Figures 2 and 6.
 
-All estimators but one use the same queries: x₀ and n − 1 points x₀ + λu with u standard normal. The points are the
-first n − 1 of one sequence for every n, so that curves are paired along n too. λ is the smoothing radius, and n
-includes x₀. The exception is finite differences along orthonormal directions, a stronger baseline than the paper's:
-they use n queries of their own at the same distance λ√d from x₀.
+All estimators but one use the same queries: x₀ and n − 1 points x₀ + λu with u standard normal, where λ is the
+smoothing radius. For every n the points are the first n − 1 of one sequence, so that results for different n are
+paired. The exception is finite differences along orthonormal directions, a stronger baseline than the paper's: they
+make separate queries, n including x₀, at the same distance λ√d from x₀.
 
 Our choices where the paper gives no details: x₀ is uniform in the box. Values are centered and scaled to unit variance;
 without this the prior's mean is wrong and the derived GP fails. The lengthscale is 1 in Ackley's own units. The nugget,
 1e-6 of the values' variance, is far below (λ/ℓ)², so that it does not hide the differences that determine the estimate.
 A seed's number is the mean over several x₀. The finite differences of eq. 2 are divided by their number, which the
 printed equation omits. The Euclidean distance is relative to the norm of the true gradient, so that functions and
-dimensions share an axis. We add least squares over the same queries as a baseline that a surrogate must beat, since an
-average over random directions is an easy one.
+dimensions share an axis. We add least squares, because an average over random directions is an easy baseline.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Settings:
         smoothing_radii: λ.
         starts: number of points x₀ per seed.
         lengthscale: ℓ of the derived GP.
-        noise: its nugget, in units of the values' variance.
+        noise: nugget of the derived GP, in units of the values' variance.
     """
 
     function: str | Callable[[Tensor], Tensor] = "ackley"
@@ -90,8 +89,8 @@ def error_rows(key: Row, method: str, estimate: Tensor, gradient: Tensor) -> Row
 def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, noise: float) -> Tensor:
     """Returns ∇μ(x) of a derived GP on centered and scaled values; ``noise`` is in units of the values' variance.
 
-    The posterior mean of a Matérn 1/2 kernel has a kink at every datum. If x is a datum, the average over both sides is
-    returned, in which its own term cancels.
+    The posterior mean of a Matérn 1/2 kernel has a kink at every datum. If x is a datum, the mean of the two one-sided
+    gradients is returned, in which the kernel term of x cancels.
     """
     model = DerivedGP(X, values.unsqueeze(-1), likelihood=gaussian_likelihood(noise), covar_module=kernel).eval()
     base = getattr(kernel, "base_kernel", kernel)
@@ -100,12 +99,12 @@ def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, no
 
 
 def local_queries(x: Tensor, smoothing_radius: float, num_queries: int, seed: int) -> Tensor:
-    """Returns x and ``num_queries`` − 1 points x + λu with u standard normal, ``num_queries x d``, nested in n."""
+    """Returns x and points x + λu with u standard normal, ``num_queries x d``; a larger number only adds points."""
     return FiniteDifferences(num_queries - 1, smoothing_radius, "normal", seed=seed).points(x)
 
 
 def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tensor, int]]:
-    """Draws ``num_starts`` points x₀ uniform in the box; returns number, x₀ and the seed of its directions."""
+    """Draws ``num_starts`` points x₀ uniformly in the box; returns the number, x₀ and direction seed of each."""
     points = problem.sample(num_starts, torch.Generator().manual_seed(seed))
     return [(number, x, seed * num_starts + number) for number, x in enumerate(points)]
 
@@ -118,9 +117,9 @@ def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[s
 
 
 def gain(metric: str, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Computes how much better ours is; positive is better.
+    """Returns by how much our estimate is better than the baseline; negative if it is worse.
 
-    Cosine: the difference. Relative error: log10 of theirs over ours.
+    For the cosine this is the difference, for the relative error log10 of the baseline's error over ours.
     """
     return ours - theirs if metric == "cosine" else np.log10(theirs / ours)
 
@@ -133,7 +132,7 @@ COMPARISONS = (
     ("least_squares", "relative_error", True),
     ("orthonormal_differences", "relative_error", True),
 )
-"""Baseline, metric, and whether the comparison is a control: the paper compares with finite differences only."""
+"""Baseline, metric, and whether the comparison is a control, since the paper compares with finite differences only."""
 
 
 def judge_against(baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], setting: str) -> Verdict:

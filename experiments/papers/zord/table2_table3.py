@@ -1,24 +1,22 @@
 """ZoRD, Tables 2 and 3: controllers for environments of reinforcement learning.
 
-A controller is an MLP with two hidden layers of 10 units and biases, so that the environment's observations and actions
-determine its dimension (Appx. C.5).
+A controller is an MLP with two hidden layers of 10 units and biases (Appx. C.5).
 
-*Table 2* lists environments and dimensions. The numbers that it prints are not in our text of the paper. The expected
-size, with biases in all layers, follows from the environments' published spaces; the counted size is measured on
-gymnasium's environments (``experiments.workloads.controllers``). The table also lists the mean reward of controllers
-drawn uniformly from the box, where the search begins.
+*Table 2* lists environments and dimensions. Our text of the paper does not contain its numbers. The expected size, with
+biases in all layers, follows from the environments' published spaces; the counted size is measured on gymnasium's
+environments (``experiments.workloads.controllers``). The table also lists the mean reward of controllers drawn
+uniformly from the box, where the search begins.
 
 *Table 3* lists the reward after a search, mean ± sd of the trials. In the paper 500 controllers of a Latin hypercube of
-the box are queried first, once for all methods. ES, RGF, PRGF and ZoRD then start at the best of them with 1,000
-queries; ZoRD uses the 300 nearest points of the trajectory. There are ten trials. Adam's rate is 1.0 for all methods,
-and θ in [−1, 1]^d is searched as [0, 10]^d. A query is the mean return of 32 episodes, whose starts are the same for
-all queries of a trial. The paper omits GLD and TuRBO, which are controls here.
+the box are queried first, once for all methods. ES, RGF, PRGF and ZoRD then start at the best of these controllers and
+make 1,000 queries; ZoRD uses the 300 nearest points of the trajectory. There are ten trials. Adam's rate is 1.0 for all
+methods, and θ in [−1, 1]^d is searched as [0, 10]^d. A query is the mean return of 32 episodes, whose starts are the
+same for all queries of a trial. The paper omits GLD and TuRBO, which are controls here.
 
 Our choices where the paper gives no details: ZoRD also uses the Latin hypercube (its ``history``). The printed
 smoothing radius 0.01 hardly changes any return, so all methods place the queries of an estimate at a root mean square
 distance of 1 from the iterate, in [0, 10]^d. Where actions are discrete the paper uses a softmax layer; we take the
-most likely action, so that f is deterministic. The reward is the best so far. With one rate and radius for all methods,
-nothing is tuned.
+most likely action, so that f is deterministic. The reward is the best so far. Rate and radius are not tuned.
 """
 
 from __future__ import annotations
@@ -129,7 +127,7 @@ class Table3:
         methods: the search methods.
         episodes: number of episodes per query.
         design: number of controllers of the Latin hypercube.
-        max_queries: number of queries after it.
+        max_queries: number of queries after the Latin hypercube.
         every: queries between records.
         rate: Adam's rate.
         horizon: largest number of steps of an episode; None: the environment's own.
@@ -200,7 +198,7 @@ def plot(settings: Table3, rows: Rows) -> Figure:
 
 
 def claims_of_table3(settings: Table3, rows: Rows) -> list[Verdict]:
-    """Judges the final reward of ZoRD and of the default against the others, in units of the environment's spread."""
+    """Judges the final rewards of ZoRD and the default against the others, in standard deviations of an environment."""
     ran = ("latin_hypercube", *settings.methods)
     rewards = {(name, m): last(settings, rows, name, m) for name in settings.environments for m in ran}
     spreads = {name: float(np.concatenate([rewards[name, m] for m in ran]).std()) for name in settings.environments}

@@ -1,7 +1,7 @@
-"""Real black boxes that install from PyPI with everything that they need: ``BLACK_BOXES``, one file per family.
+"""Real black boxes (``BLACK_BOXES``) whose packages on PyPI contain everything that they need; one file per family.
 
-Nothing is downloaded, and a package is imported when its problem is created. ``make(seed)`` returns a different problem
-for each seed; everything random in it depends on the seed.
+Nothing is downloaded. A package is imported when its problem is created. ``make(seed)`` returns a different,
+deterministic problem for each seed.
 """
 
 from experiments.workloads.black_boxes import digits, locomotion, metric, rocket, tuning, wind_farm

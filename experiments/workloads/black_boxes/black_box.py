@@ -1,4 +1,4 @@
-"""The description of a black box, and the check of its bounds."""
+"""The interface of a black box, and the check of its bounds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROUNDING = 1e-9
 
 
 START, PROBLEM = 101, 102
-"""Numbers that are added to the seed, so that the draws of starts and problems differ from those of the methods."""
+"""Numbers that are added to the seed, so that starts, problems and methods use different random numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BlackBox:
-    """A family of problems of one kind, one per seed.
+    """A black-box objective in a box, with a different problem for each seed.
 
     Attributes:
         name: its name in ``BLACK_BOXES``.
@@ -51,7 +51,7 @@ class BlackBox:
         return len(self.lower)
 
     def make(self, seed: int) -> InBox:
-        """Returns the objective of a seed, which raises a ValueError outside the box."""
+        """Returns the objective of a seed; it raises a ValueError outside the box."""
         return InBox(self.draw(seed), self.lower, self.upper)
 
     @property
@@ -62,7 +62,7 @@ class BlackBox:
 
 @dataclasses.dataclass(frozen=True)
 class OfArrays:
-    """Applies a torch function to NumPy arrays, on one thread, because the number of threads changes rounding.
+    """Applies a torch function to NumPy arrays, on one thread because the number of threads changes rounding.
 
     Attributes:
         fun: function of a tensor of shape ``d``.

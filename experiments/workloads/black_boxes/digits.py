@@ -1,9 +1,9 @@
 """Attacks on a network that reads digits: the perturbation of an image that minimizes the margin.
 
-f is the margin log p_y − max_{j≠y} log p_j in nats, which is negative if the digit is misclassified, for perturbations
-within an L∞ bound, as in ZoRD's Sec. 5.3 but on scikit-learn's digits: 8 x 8 pixels, and enlarged to MNIST's 28 x 28.
-The seed trains the network, which takes seconds, and draws an image that it classifies correctly. A query takes less
-than a millisecond; f is deterministic and continuous, with kinks. scikit-learn: BSD 3-clause; data of UCI: CC BY 4.0.
+f is the margin log p_y − max_{j≠y} log p_j in nats, which is negative if the digit is misclassified. Perturbations have
+an L∞ bound, as in ZoRD's Sec. 5.3. Images are scikit-learn's digits, 8 x 8 pixels or enlarged to MNIST's 28 x 28. The
+seed trains the network, which takes seconds, and draws an image that the network classifies correctly. A query takes
+less than a millisecond; f is continuous, with kinks. scikit-learn: BSD 3-clause; data of UCI: CC BY 4.0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BOUND = {8: 0.2, 28: 0.1}
 def victim(side: int, training: Training, seed: int) -> Victim:
     """Returns the seed's network for digits with ``side`` pixels per side.
 
-    It is trained in float64 on one thread, because other settings round differently.
+    It is trained in float64 on one thread, because rounding depends on the precision and the number of threads.
     """
     digits = images.digits(side)
     with small_algebra(0):

@@ -1,8 +1,8 @@
-"""Locomotion in MuJoCo: minus the return of gymnasium's Swimmer, HalfCheetah and Walker2d for a controller's weights.
+"""Locomotion in MuJoCo: minus the return of Swimmer, HalfCheetah or Walker2d as a function of a controller's weights.
 
-The three environments of ZoRD's Table 3 use its networks with two hidden layers; Swimmer and HalfCheetah also use
-linear policies. All have biases and actions in the range of tanh (``experiments.workloads.controllers``). The seed
-draws the initial states of the episodes.
+The policies are ZoRD's networks with two hidden layers (Table 3) and, for Swimmer and HalfCheetah, also linear ones.
+All have biases and actions in the range of tanh (``experiments.workloads.controllers``). The seed draws the initial
+states.
 
 An episode has up to 1,000 steps: a query takes about a tenth of a second for Swimmer, tens of milliseconds for
 HalfCheetah, and milliseconds for Walker2d, whose eight episodes take tenths of a second if it walks. f is
@@ -20,11 +20,11 @@ LINEAR = {"swimmer": 18, "half_cheetah": 108}
 """Number of weights and biases of a linear policy."""
 
 EPISODES = {"swimmer": 1, "half_cheetah": 1, "walker2d": 8}
-"""Episodes per query; those of Walker2d end when it falls."""
+"""Number of episodes per query; an episode of Walker2d ends when the walker falls."""
 
 
 def gait(name: str, hidden: tuple[int, ...], seed: int) -> OfArrays:
-    """Returns a controller of one of ``EPISODES`` with the episodes of a seed."""
+    """Returns the controller of one of the environments in ``EPISODES``, with the episodes of a seed."""
     return OfArrays(Controller(name, EPISODES[name], 1000 * seed, hidden=hidden))
 
 

@@ -1,9 +1,8 @@
 """A classifier's F1 as a function of its weights: ZoRD's Fig. 4, a network with 2,189 weights and biases.
 
 f(θ) = 1 − F1 of the network with weights θ* + θ on 2,000 points that were not used for training, averaged over seven
-classes. The points are from scikit-learn's ``make_classification`` in Covertype's shape, so nothing is downloaded. The
-seed draws the points and trains the network to θ*. A query takes about a millisecond; f is deterministic and piecewise
-constant. scikit-learn: BSD 3-clause.
+classes. The points are from scikit-learn's ``make_classification`` in Covertype's shape. The seed draws the points and
+trains the network to θ*. A query takes about a millisecond; f is piecewise constant. scikit-learn: BSD 3-clause.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ BOUND = 1.0
 
 
 def one_minus_f1(training: Training, seed: int) -> OfArrays:
-    """Returns the objective of a seed; the network is trained on one thread, because others round differently."""
+    """Returns the objective of a seed; the network is trained on one thread, since threads change rounding."""
     points = load_points()
     order = points.sample(training.points + POINTS, seed)
     with small_algebra(0):

@@ -4,9 +4,9 @@ The twelve variables are the shape of four fins, ballast in the nose, the mass a
 of the rail, and the two parachutes. All data are defined here; the standard atmosphere is part of rocketpy. The seed
 draws the target height and the wind profile.
 
-A query solves the differential equation of a flight to a relative error of 1e-6 in a few tenths of a second. f is
-deterministic. It has steps of some metres, because the parachutes are triggered ten times per second, and kinks at the
-target and at the pad. rocketpy: MIT.
+A query solves the differential equation of a flight to a relative error of 1e-6 in a few tenths of a second. f has
+kinks at the target and at the pad, and steps of some metres, because parachutes open at tenths of a second. rocketpy:
+MIT.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ DESIGN = (
     Variable("main", 2.0, 12.0, log=True),
     Variable("main_height", 150.0, 600.0),
 )
-"""Metres; kilograms of ballast and propellant; seconds; degrees from upright; drag areas in m²; metres above ground."""
+"""The variables in m, kg (ballast, propellant), s, degrees from upright, m² (drag areas) and m above ground."""
 
 GRAVITY = 9.80665
 EXHAUST_SPEED = 2000.0
-"""Speed of the propellant's gas in m/s: the thrust is this times the mass that burns per second."""
+"""Exhaust speed in m/s; the thrust is this speed times the mass that burns per second."""
 
 RADIUS = 0.0635
 MASS = 14.4
@@ -50,7 +50,7 @@ MASS = 14.4
 
 MOTOR_MASS = 1.8
 MOTOR, NOSE, BALLAST, FINS = -1.255, 1.278, 1.0, -1.0
-"""Metres above the empty rocket's center of mass: nozzle, tip of the nose, ballast, upper end of the fins."""
+"""Heights above the empty rocket's center of mass in m: nozzle, tip of the nose, ballast, upper end of the fins."""
 
 NOSE_LENGTH = 0.558
 INERTIA = (6.321, 6.321, 0.034)
@@ -58,8 +58,7 @@ INERTIA = (6.321, 6.321, 0.034)
 
 BODY_DRAG = 0.4
 FIN_FRICTION = 0.01
-"""Drag coefficients of the body, relative to its cross-section, and of the fins, relative to their surface on both
-sides.
+"""Drag coefficients of the body (reference area: cross-section) and of the fins (reference area: both sides).
 """
 
 RAIL = 5.2
@@ -68,7 +67,7 @@ MARGIN = 1.0
 
 SOFT = 7.0
 HARD = 100.0
-"""Landing speed in m/s without a penalty, and the penalty in metres for each m/s above."""
+"""Largest landing speed without a penalty in m/s, and the penalty in metres for each m/s above it."""
 
 LONGEST = 900.0
 """Seconds after which a flight that has not landed counts as failed."""
@@ -137,7 +136,7 @@ class Launch:
         return abs(float(flight.apogee) - self.target) + drift + HARD * too_fast
 
     def rocket(self, values: dict[str, float]) -> Any:
-        """Creates the rocket for values of ``DESIGN``."""
+        """Creates the rocket from the values of the variables in ``DESIGN``."""
         from rocketpy import GenericMotor, Rocket
 
         burn, propellant = values["burn_time"], values["propellant"]

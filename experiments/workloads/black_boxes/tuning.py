@@ -50,7 +50,7 @@ TREES = (
     Variable("min_split_gain", 1e-4, 1.0, log=True),
     Variable("max_bin", 8, 255, log=True, whole=True),
 )
-"""LightGBM's hyperparameters by its names."""
+"""Hyperparameters by LightGBM's names."""
 
 LENGTH_SCALES = tuple(Variable(f"length_scale_{i}", 0.1, 100.0, log=True) for i in range(10))
 RIDGE = (*LENGTH_SCALES, Variable("alpha", 1e-4, 10.0, log=True))
@@ -68,7 +68,7 @@ PERCEPTRON = (
     Variable("scale", 0.1, 10.0, log=True),
     Variable("power", 0.3, 3.0, log=True),
 )
-"""Hyperparameters of Adam, of the network and of its inputs: a pixel p in [0, 1] becomes ``scale`` p^``power``."""
+"""Hyperparameters of Adam, of the network, and of its inputs ``scale`` p^``power`` for pixels p in [0, 1]."""
 
 FOREST = (
     Variable("n_estimators", 10, 100, log=True, whole=True),
@@ -97,7 +97,7 @@ def _threads() -> ThreadpoolController:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """The mean loss over the folds of a learner with given hyperparameters, also as f(u) of u in [0, 1]^d.
+    """The cross-validated loss of a learner: ``loss`` of its hyperparameters, or f(u) for u in [0, 1]^d.
 
     Attributes:
         variables: the hyperparameters.
@@ -123,11 +123,11 @@ class Tuning:
 
     @property
     def space(self) -> Space:
-        """The space of the hyperparameters in their own units; ``loss`` takes its points."""
+        """The space of the hyperparameters in their own units, whose points ``loss`` takes."""
         return space(self.variables)
 
     def loss(self, values: dict[str, Any]) -> float:
-        """Returns the loss with one BLAS thread (others change last bits); NaN if a fit fails."""
+        """Returns the loss, NaN if a fit fails; runs on one BLAS thread, because more threads change the last bits."""
         estimator = self.learner(values, self.seed)
         with _threads().limit(limits=1), warnings.catch_warnings():
             for ignored in (ConvergenceWarning, RuntimeWarning):
@@ -247,6 +247,5 @@ WITH_INTEGERS = {
         _problem("boosting_diabetes", BOOSTING, partial(diabetes_trees, BOOSTING, boosting)),
     )
 }
-"""Boxes that draw the problem of minimizing ``Tuning.loss`` on ``Tuning.space``: all have variables in decades, and
-all but kernel ridge regression have integers.
+"""Problems that minimize ``Tuning.loss`` on ``Tuning.space``; all but kernel ridge regression have integer variables.
 """

@@ -18,7 +18,7 @@ class Variable:
         name: its name.
         low: its value at u = 0.
         high: its value at u = 1.
-        log: whether u is linear in the logarithm of the value.
+        log: whether the logarithm of the value is linear in u.
         whole: whether the value is rounded to an integer.
     """
 
@@ -29,13 +29,13 @@ class Variable:
     whole: bool = False
 
     def at(self, u: float) -> float:
-        """Returns the value at u; an ``int`` if it is whole."""
+        """Returns the value at u, an ``int`` if ``whole`` is set."""
         value = self.low * (self.high / self.low) ** u if self.log else self.low + (self.high - self.low) * u
         return round(value) if self.whole else float(value)
 
 
 def space(variables: Sequence[Variable]) -> Space:
-    """Returns the space of the variables in their own units, with their integers, decades and names."""
+    """Returns the space of the variables in their own units, with integer and logarithmic variables and names."""
     kinds = ([getattr(variable, kind) for variable in variables] for kind in ("whole", "log", "name"))
     return Space([(variable.low, variable.high) for variable in variables], *kinds)
 

@@ -1,11 +1,11 @@
 """The layout of 16 wind turbines: the annual energy computed by FLORIS, and a penalty for turbines that are too close.
 
 The turbines are NREL's 5 MW turbines from FLORIS, with its Gaussian wakes (velocity deficit after Bastankhah and
-Porté-Agel, added turbulence after Crespo and Hernández, sum of squared deficits). The wind has 9 m/s and two lobes of
-directions, (2 exp(4 cos(θ − θ₀)) + exp(8 cos(θ − θ₀ − 2π/3)))/Z at every tenth degree. The seed draws θ₀.
+Porté-Agel, added turbulence after Crespo and Hernández, sum of squared deficits). The wind has 9 m/s; each tenth degree
+θ has the probability (2 exp(4 cos(θ − θ₀)) + exp(8 cos(θ − θ₀ − 2π/3)))/Z, where the seed draws θ₀.
 
 A query takes about a tenth of a second, half of which is FLORIS's set-up. f is deterministic, with kinks where a
-turbine passes the row of another one or the power curve bends. FLORIS and its turbine: BSD 3-clause.
+turbine passes another turbine's row or the power curve bends. FLORIS and its turbine: BSD 3-clause.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class WindFarm:
     def energy(self, u: np.ndarray) -> float:
         """Returns the annual energy of a layout in GWh.
 
-        FLORIS inspects the whole call stack twice per turbine to resolve relative paths
-        (``floris.type_dec.convert_to_path``). In a separate thread the stack is short.
+        FLORIS runs in a separate thread, where the call stack is short, because it inspects the whole stack twice per
+        turbine (``floris.type_dec.convert_to_path``).
         """
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(self._energy, u).result()
