@@ -173,5 +173,5 @@ def test_chosen_images_are_recognized_and_differ_by_seed():
     first, again, other = (chosen(task, recognized, 5, seed) for seed in (0, 0, 1))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
     assert any(not torch.equal(a[0], b[0]) for a, b in zip(first, other, strict=True))
-    with pytest.raises(ValueError, match="are recognized"):
+    with pytest.raises(ValueError, match="recognized test images"):
         chosen(task, recognized, 121, 0)
