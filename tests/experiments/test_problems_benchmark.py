@@ -749,7 +749,7 @@ def test_files_of_several_runs_or_of_another_format_are_not_read(tmp_path):
     with pytest.raises(ValueError, match="COCO's format"):
         progress_in(tmp_path)
     (tmp_path / "y.dat").write_text(head)
-    with pytest.raises(ValueError, match="got several"):
+    with pytest.raises(ValueError, match="several runs"):
         progress_in(tmp_path)
 
 
