@@ -29,7 +29,7 @@ from surrogates.kernels.blocks import (
     prior_gradient_covariance,
     prior_gradient_variance,
 )
-from surrogates.kernels.hessians import Hessian, kernel_hessian, mean_hessian
+from surrogates.kernels.hessians import kernel_hessian, mean_hessian
 from surrogates.kernels.jets import data_jets
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
@@ -93,8 +93,8 @@ class Conditioning:
         """The prior covariance of f(x) with the observations, ``... x q x n``, float64."""
         return kernel_values(self.kernel, x, self.X)
 
-    def hessian(self, x: Tensor) -> Hessian:
-        """The Hessian in z of the posterior mean less the prior's, at the points, ``... x q x d``."""
+    def hessian(self, x: Tensor) -> Tensor:
+        """The Hessian in z of the posterior mean less the prior's, at the points, ``... x q x d x d``."""
         return kernel_hessian(self.kernel, self.X, x, self.alpha)
 
     def data_jets(self, x: Tensor, U: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.blocks import KernelSnapshot, is_uniform, kernel_blocks
-from surrogates.kernels.hessians import AutomaticHessian, Hessian, check_has_hessian, mean_hessian
-from surrogates.kernels.jets import cross_jets, prior_jets, upper_triangle
+from surrogates.kernels.hessians import AutomaticHessian, check_has_hessian, mean_hessian
+from surrogates.kernels.jets import cross_jets, per_user_unit, prior_jets, upper_triangle
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +86,8 @@ class Observations:
 
     def _per_user_unit(self, blocks: Tensor) -> Tensor:
         """Covariances with all entries, ``... x q x n x r x e``, per unit of z, as those per unit of x."""
-        if self.slope is None:
-            return blocks
-        d, slope = self.X.shape[-1], self.slope.to(blocks)
-        i, j = upper_triangle(d, blocks.device)
-        units = [torch.ones_like(slope[..., :1]), slope]
-        units += [slope[..., i] * slope[..., j]] if self.order == 2 else []
-        result = blocks * torch.cat(units, dim=-1).unsqueeze(-3).unsqueeze(-2)
-        if self.bend is None or self.order == 1:
-            return result
-        bent = blocks[..., 1 : d + 1] * self.bend.to(blocks).unsqueeze(-3).unsqueeze(-2)
-        return result.index_add(-1, 1 + d + (i == j).nonzero().squeeze(-1), bent.expand(*result.shape[:-1], d))
+        slope, bend = (None if t is None else t.unsqueeze(-3) for t in (self.slope, self.bend))
+        return per_user_unit(blocks, slope, bend)
 
 
 @dataclass(eq=False)
@@ -122,8 +113,8 @@ class DerivativeConditioning(Conditioning):
         """The prior covariance of the observations with ∇f(x), ``... x q x N x d``."""
         return self._per_user_unit(self._with_observations(x, 1)[..., 1:, :].mT.to(x.dtype))
 
-    def hessian(self, x: Tensor) -> Hessian:
-        """The Hessian in z of the posterior mean minus the prior mean, at points ``... x q x d``.
+    def hessian(self, x: Tensor) -> Tensor:
+        """The Hessian in z of the posterior mean minus the prior mean, at the points, ``... x q x d x d``.
 
         Raises:
             ValueError: If k does not have four derivatives at x = x'.
@@ -134,7 +125,7 @@ class DerivativeConditioning(Conditioning):
             across = self._with_observations(z.double(), 1)[..., 1:, :]
             return (across @ self.alpha[..., None, :, None]).squeeze(-1)
 
-        return AutomaticHessian(gradient, x, x.requires_grad or self.requires_grad)
+        return AutomaticHessian(gradient, x, x.requires_grad or self.requires_grad).dense()
 
     def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
         """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N' x N``."""

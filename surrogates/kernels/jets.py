@@ -102,6 +102,26 @@ def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return i, j
 
 
+def per_user_unit(jets: Tensor, slope: Tensor | None, bend: Tensor | None) -> Tensor:
+    """Covariances with the entries of jets along all inputs z, as those along the user's inputs x (chain rule).
+
+    Args:
+        jets: The covariances, ``... x n x r x e``, with the value and first derivatives, or with all entries.
+        slope: dz/dx at the n points, ``... x n x d`` or ``... x 1 x d``, or None where it is 1.
+        bend: d²z/dx² at the points, or None where it is 0.
+    """
+    if slope is None:
+        return jets
+    d, slope = slope.shape[-1], slope.to(jets)
+    i, j = upper_triangle(d, jets.device)
+    units = [torch.ones_like(slope[..., :1]), slope, slope[..., i] * slope[..., j]]
+    result = jets * torch.cat(units, dim=-1)[..., : jets.shape[-1]].unsqueeze(-2)
+    if bend is None or jets.shape[-1] == 1 + d:
+        return result
+    bent = jets[..., 1 : d + 1] * bend.to(jets).unsqueeze(-2)
+    return result.index_add(-1, 1 + d + (i == j).nonzero().squeeze(-1), bent.expand(*result.shape[:-1], d))
+
+
 def _seen(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     active_dims = kernel.active_dims
     return (x, X, U) if active_dims is None else (x[..., active_dims], X[..., active_dims], U[..., active_dims, :])
@@ -204,9 +224,9 @@ def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) 
 def _general_jets(functions: KernelFunctions, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
     """The covariance of the jets at two points, each ``... x 1 x d``, ``... x N x N'``, float64."""
     carries = _carries(functions, x1, U1) or _carries(functions, x2, U2)
-    z1, z2 = (z.clone() if z.requires_grad else z.detach().clone().requires_grad_(True) for z in (x1, x2))
     (i, j), (k, l) = (upper_triangle(U.shape[-1], U.device) for U in (U1, U2))
     with torch.enable_grad():
+        z1, z2 = (z.clone() if z.requires_grad else z.detach().clone().requires_grad_(True) for z in (x1, x2))
         blocks = functions.blocks(z1, z2, True)
         assert blocks.mixed is not None
         out1, out2 = ((U == 0).all(-1) for U in (U1, U2))

@@ -124,26 +124,6 @@ def test_a_value_posterior_inverts_the_factor_once():
     assert later.multiplications <= 4 * 2 * n**2
 
 
-def test_hessians():
-    n, d, p = 12, 300, 2
-    gp = gp_of(n, d, rbf_kernel(d**0.5))
-    _ = gp.conditioning
-    posterior = gp.hessian_posterior(points(1, d, 5))
-    v = torch.ones(d, dtype=torch.float64)
-    work = work_of(lambda: posterior.mean_times(v))
-    assert not work.factored and not work.columns and work.largest <= n * d
-    work = work_of(lambda: posterior.directional_variance(v))
-    assert not work.factored and work.columns == 2 and work.multiplications <= 20 * (n * d + n**2)
-    entries = p + p * (p + 1) // 2
-    along = posterior.along(points(d, p, 9))
-    work = work_of(lambda: along.covariance_matrix)
-    assert not work.factored and work.columns == entries and work.largest <= max(n * d, d * p)
-    assert work.multiplications <= 20 * (n**2 * p**2 + n * p * d)
-    work = work_of(lambda: posterior.newton_direction(1.0))
-    assert work.factored == [n] and work.largest <= n * d
-    assert work.multiplications <= 20 * (n**2 * d + n**3)
-
-
 def test_information_of_many_candidates():
     n, d, m = 40, 5, 30
     gp = gp_of(n, d)

@@ -43,15 +43,15 @@ def test_a_hessian_and_samples_that_were_read_without_gradients():
         posterior = gp.hessian_posterior(at)
         return lambda: posterior.mean
 
-    def along(at):
-        posterior = gp.hessian_posterior(at).along(torch.eye(D, dtype=torch.float64)[:, :2])
-        return lambda: posterior.covariance_matrix
+    def variance(at):
+        posterior = gp.hessian_posterior(at)
+        return lambda: posterior.variance
 
     def samples(at):
         posterior, base = gp.joint_posterior(at), torch.ones(1, 2, D + 1, dtype=torch.float64)
         return lambda: posterior.distribution.rsample(base_samples=base)
 
-    for read in (hessian, along, samples):
+    for read in (hessian, variance, samples):
         assert_close(*both_reads(read), 1e-9)
 
 

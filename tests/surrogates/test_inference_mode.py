@@ -31,7 +31,7 @@ ASKED = {
     "covariance": lambda gp, x: gp.gradient_posterior(x).covariance_matrix,
     "direction": lambda gp, x: gp.gradient_posterior(x).directional_variance(U),
     "hessian": lambda gp, x: gp.hessian_posterior(x).mean,
-    "hessian along": lambda gp, x: gp.hessian_posterior(x).directional_variance(U),
+    "hessian variance": lambda gp, x: gp.hessian_posterior(x).variance,
     "transformed": lambda gp, x: gp.transformed_gradient_posterior(x).delta_method_mean,
     "joint": lambda gp, x: gp.joint_posterior(x).mean,
     "value": lambda gp, x: gp.posterior(x).mean,

@@ -75,13 +75,10 @@ def test_partial_derivatives_of_the_other_inputs_are_right(name):
 def test_second_derivatives_along_the_other_inputs_are_right():
     gp, exact, at = model_and_reference("category")
     hessian, h = gp.hessian_posterior(at), mp.mpf(10) ** -10
-    found = hessian.along(torch.eye(4, 1, dtype=torch.float64))
     for j, x in enumerate(at.tolist()):
         left, middle, right = (exact.value_mean([mp.mpf(x[0]) + s * h, *map(mp.mpf, x[1:])]) for s in (-1, 0, 1))
         second = to_tensor([(left - 2 * middle + right) / h**2])
-        assert_close(found.hessian_mean[j, 0], second, 1e-7)
         assert_close(hessian.mean[j, 0, :1], second, 1e-7)
     assert hessian.mean[:, 3].isnan().all() and hessian.mean[:, :, 3].isnan().all()
-    assert found.covariance_matrix.isfinite().all()
     with pytest.raises(ValueError, match="CategoricalKernel has no gradient between two of the points"):
-        _ = hessian.along(torch.eye(4, dtype=torch.float64)).covariance_matrix
+        _ = hessian.variance
