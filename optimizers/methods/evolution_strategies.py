@@ -30,8 +30,8 @@ class ES(EstimatedDescent):
 
     Args:
         antithetic: whether the uᵢ are n/2 pairs ±u; n must then be even.
-        distribution: the distribution of uᵢ, a name of ``Directions``.
-        shaping: ``"centred_ranks"``, or ``"none"`` for sᵢ equal to the values.
+        distribution: the distribution of the uᵢ, such as ``"normal"`` or ``"orthonormal"`` (``Directions``).
+        shaping: ``"centred_ranks"``, or ``"none"``, with which the sᵢ are the values.
         smoothing_radius: λ, in search coordinates.
         **options: see ``EstimatedDescent``, also for failed queries.
     """

@@ -15,7 +15,7 @@ from optimizers.core.options import CommonOptions, optional, positive
 
 
 def halved_radii(widest: float, narrowest: float) -> list[float]:
-    """Returns the radii R, R/2, R/4, …, down to the first that does not exceed r (R ``widest``, r ``narrowest``)."""
+    """Returns the radii R, R/2, R/4, … from R = ``widest`` to the first that does not exceed ``narrowest``."""
     return [widest * 2.0**-k for k in range(math.ceil(math.log2(widest / narrowest) - 1e-12) + 1)]
 
 

@@ -26,8 +26,8 @@ MAX_BLOCK = 30
 def backs_off(queries: int, failures: int, gain: float, step: float, limit: int, patience: int) -> bool:
     """Decides whether CobBO leaves its present block of coordinates.
 
-    It does so after ``patience`` consecutive failures, after ``limit`` queries, or after a marginal improvement
-    (``gain`` and ``step`` below 0.01). The paper's Section 3.2 names such quantities but gives no formula.
+    It leaves the block after ``patience`` consecutive failures, after ``limit`` queries, or after a marginal
+    improvement (``gain`` and ``step`` below 0.01). The paper's Section 3.2 names such quantities but gives no formula.
 
     Args:
         queries: the number of queries made in the block.
@@ -81,36 +81,35 @@ class CobBOState:
 class CobBO(Optimizer):
     """Coordinate backoff Bayesian optimization (Tan et al. 2021, arXiv:2101.05147, Alg. 1).
 
-    Every query differs from the pivot V, usually the best point, only in a block of coordinates. All observations are
-    projected onto this subspace. The first stage computes values at the projections by multiquadric interpolation in
-    all coordinates (``virtual_points``). The second stage fits a Matérn 5/2 process with one lengthscale per coordinate
-    of the block to the projections, and queries the point of largest expected improvement on M, the value at V. A query
-    that does not improve on M is a failure. A stopping rule ends the block. The size of the next block is drawn
-    uniformly from 1 to 30, and its coordinates by multiplicative weights (eq. 2). The method is sequential: after the
-    initial design, a batch is one query.
+    Every query lies in a subspace: it differs from the pivot V, usually the best point, only in a block of coordinates.
+    A query is chosen in two stages. First, all observations are projected onto the subspace, and values at the
+    projections are computed by multiquadric interpolation in all coordinates. Second, a Matérn 5/2 process with one
+    lengthscale per coordinate of the block is fitted to the projections, and the point of largest expected improvement
+    on M, the value at V, is queried. A query that does not improve on M is a failure. A stopping rule ends the block.
+    The size of the next block is drawn uniformly from 1 to 30, and its coordinates by multiplicative weights (eq. 2).
+    After the initial design, a batch is one query.
 
-    An idle worker gets one more query: the point whose expected improvement, jointly with the pending points of the
-    block, is largest. If this point would repeat a pending one, a uniformly random point of the trust region replaces
-    it. A value that arrives after its block has ended only adds data, unless it is below M and V has not escaped in the
-    meantime; then V moves to its point, and a new block begins. If values of a history, or of points that were not
-    asked for, are below M, V moves to the best of them as well; points outside the bounds are left out.
+    An idle worker gets one more query: the point with the largest expected improvement jointly with the pending points
+    of the block or, to avoid a repetition, a random point of the trust region. A value that arrives after its block has
+    ended only adds data, unless it is below M and V has not escaped (see below) in the meantime. In that case V moves
+    to the point of the value, and a new block begins. The same applies to a history and to values of points that were
+    not asked for; points outside the bounds are left out.
 
     We do not follow the paper's appendix. Where its main text is silent, we read it as follows:
 
     - Stopping rule: a block of c coordinates ends after ``patience`` consecutive failures, after a marginal improvement
       (``backs_off``), or after max(``patience``, ⌈T c/(10 d)⌉) queries for a budget of T queries.
-    - Trust region: queries are confined to a cube around V, clipped to the box; virtual points are not. Its side
-      follows TuRBO's rule with one query per batch.
-    - Escape: after ``escape_after`` consecutive failures, or when the trust region ends, V moves to a random one of the
-      observations outside the region that are not above the median. M becomes the value there, and a new region and a
+    - Trust region: queries are confined to a cube around V, clipped to the box. The side of the cube follows TuRBO's
+      rule with one query per batch.
+    - Escape: after ``escape_after`` consecutive failures, or when the trust region ends, V moves to a random
+      observation outside the region whose value is not above the median, and M becomes its value. A new region and a
       new block begin.
-    - Clustered points: the first stage leaves out each point within 1e-3 (root mean square over coordinates, in box
-      widths) of a better one.
+    - First stage: points within 1e-3 (root mean square over coordinates, in box widths) of a better point are left out.
     - Second stage: the hyperparameters are fitted when a block begins, and the process is then conditioned on the
-      queries made in the block. Interpolated values count like observed ones.
+      queries made in the block. Interpolated values count like observed values.
 
-    Failed queries enter neither stage, and do not improve on M. If a prox is given, it needs a method ``value``, and
-    the objective is f + ψ.
+    Failed queries enter neither stage, and count as failures. If a prox is given, it needs a method ``value``, and the
+    objective is f + ψ.
 
     **When to use it.** For many variables of which few matter at a time, and for functions with many local minima.
 

@@ -27,11 +27,6 @@ def updated_weights(log_weights: Tensor, block: Tensor, improved: bool) -> Tenso
 
     The weight w_j of each coordinate in the block is multiplied by α = 2 after an improvement, and divided by β = 1.1
     otherwise. Then all weights are scaled so that the largest is 1.
-
-    Args:
-        log_weights: ln w, shape ``d``.
-        block: the indices of the block's coordinates.
-        improved: whether the query improved on the best value.
     """
     updated = log_weights.clone()
     updated[block] += math.log(REWARD) if improved else -math.log(PENALTY)
@@ -48,7 +43,7 @@ def sample_block(log_weights: Tensor, size: int, generator: np.random.Generator)
 
 
 def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
-    """Keeps the points, the best first, that are not within ``radius`` of a kept point; returns ascending indices."""
+    """Selects points, the best first, that are at least ``radius`` apart; returns their indices in ascending order."""
     distances, kept = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist"), []
     free = torch.ones(len(y), dtype=torch.bool, device=X.device)
     for i in y.argsort(stable=True).tolist():
@@ -59,16 +54,11 @@ def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
 
 
 def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
-    """Interpolates values at q points with multiquadrics (CobBO's first stage), shape ``q``.
+    """Interpolates values y at points X of the unit cube, ``n x d``, by multiquadrics at ``queries``, ``q x d``.
 
     The radial function is φ(r) = √(1 + (r/s)²), plus a constant, with the spacing s = n^(−1/d) of n points in the unit
-    cube, as in ``scipy.interpolate.Rbf``, which the paper cites. If the points are too close to each other for the
+    cube, as in ``scipy.interpolate.Rbf``, which CobBO's paper cites. If the points are too close to each other for the
     system to be solved, the value of the nearest point is used.
-
-    Args:
-        X: points of the unit cube, ``n x d``.
-        y: values at ``X``, shape ``n``.
-        queries: points to interpolate at, ``q x d``.
     """
     kept = spread_out(X, y, CLUSTER_RADIUS * math.sqrt(X.shape[1]))
     X, y = X[kept], y[kept]
@@ -94,8 +84,8 @@ def virtual_points(X: Tensor, y: Tensor, pivot: Tensor, block: Tensor) -> tuple[
     projections are merged.
 
     Args:
-        X: points of the unit cube, ``n x d``.
-        y: values at ``X``, shape ``n``.
+        X: the observed points of the unit cube, ``n x d``.
+        y: the observed values, shape ``n``.
         pivot: the pivot V, shape ``d``.
         block: the indices of the block's c coordinates.
 

@@ -90,12 +90,7 @@ class LocalGP:
         return self.scale * variance.sqrt()
 
     def draw(self, X: Tensor, normals: Tensor) -> Tensor:
-        """Draws samples μ + Lz, ``q x n``, from the joint posterior N(μ, LLᵀ) of y.
-
-        Args:
-            X: points, ``n x d``.
-            normals: standard normal numbers z, ``q x n``.
-        """
+        """Draws samples μ + Lz, ``q x n``, from the posterior N(μ, LLᵀ) of y at X, given ``normals`` z, ``q x n``."""
         with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
             distribution: MultivariateNormal = self.model(X)
             prior = self.model.covar_module.outputscale.double().expand(len(X))
@@ -126,16 +121,11 @@ class LocalGP:
 
 
 def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
-    """Fits a Gaussian process to values by maximum marginal likelihood, deterministically.
+    """Fits a Gaussian process to float64 values y, shape ``n``, at points X of the unit cube, ``n x d``.
 
-    The process has a constant mean, a Matérn 5/2 kernel with a lengthscale for each coordinate, and Gaussian noise. A
-    fit starts from lengthscales 0.5, outputscale 1 and noise 0.005, and is bounded by ``LENGTHSCALES``,
-    ``OUTPUTSCALES`` and ``NOISES``. If a fit fails, the initial hyperparameters are used.
-
-    Args:
-        X: points of the unit cube, float64, ``n x d``.
-        y: values, float64, shape ``n``.
-        steps: the largest number of L-BFGS-B iterations.
+    The process has a constant mean, a Matérn 5/2 kernel with a lengthscale for each coordinate, and Gaussian noise. At
+    most ``steps`` L-BFGS-B iterations maximize the marginal likelihood, from lengthscales 0.5, outputscale 1 and noise
+    0.005, within ``LENGTHSCALES``, ``OUTPUTSCALES`` and ``NOISES``. If they fail, these initial values are used.
     """
     shift = float(y.median())
     largest = float((y - shift).abs().max())
@@ -157,13 +147,7 @@ def maximize_acquisition(acquisition: AcquisitionFunction, lower: Tensor, upper:
     """Finds the point, shape ``d``, at which an acquisition function is largest in a box.
 
     BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best points of a scrambled Sobol' sequence. If it fails or
-    finds no larger value, the best point of the sequence is returned.
-
-    Args:
-        acquisition: the function to maximize.
-        lower: lower corner of the box, shape ``d``.
-        upper: upper corner, shape ``d``.
-        seed: the seed of the Sobol' sequence and of BoTorch, which determines the result.
+    finds no larger value, the best point of the sequence is returned. The seed determines the result.
     """
     raw = lower + (upper - lower) * sobol(RAW_SAMPLES, len(lower), seed).to(lower)
     order = max(RAW_SAMPLES, _count(acquisition.model))
@@ -191,7 +175,7 @@ def maximize_acquisition(acquisition: AcquisitionFunction, lower: Tensor, upper:
 
 @contextmanager
 def exact_solves(order: int) -> Iterator[None]:
-    """Makes GPyTorch use Cholesky factors for ``order`` data, whatever their number; on one thread if it is small."""
+    """Makes GPyTorch use Cholesky factors for matrices of any order; on one thread if ``order`` is small."""
     exact = gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)
     with exact, small_algebra(order**3):
         yield

@@ -239,11 +239,7 @@ class TuRBO(Optimizer):
 
 
 def distinct_minimizers(draws: Tensor) -> Tensor:
-    """Returns the column of each row's least value among the columns not taken by earlier rows (if q ≤ n), shape ``q``.
-
-    Args:
-        draws: values, ``q x n``.
-    """
+    """Returns the column of the least value in each row of ``q x n`` numbers, all different if q ≤ n, shape ``q``."""
     draws, picks = draws.clone(), []
     for row in draws:
         pick = int(row.argmin())

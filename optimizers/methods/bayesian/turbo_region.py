@@ -39,14 +39,12 @@ class TrustRegionRule:
     min(2L, ``length_max``). After ``failure_tolerance`` consecutive unsuccessful queries, L becomes L/2. Both counts
     restart when L changes. A region ends at L < ``length_min``.
 
-    Failures are counted in queries, because regions share batches.
-
     Attributes:
         failure_tolerance: the number of consecutive unsuccessful queries that halves L; None: d, at least 4. (The paper
-            has ⌈d/q⌉ batches of q queries.)
+            counts batches of q queries, because its regions do not share batches, and has ⌈d/q⌉.)
         success_tolerance: the number of consecutive successful batches that doubles L.
         length_init: L of a new region, in units of the box's width.
-        length_min: a region ends when L is below this length.
+        length_min: the least L of a region that has not ended.
         length_max: the largest L.
         improvement: the relative improvement of a successful batch: any in the paper, 1e-3 in its published code.
     """
@@ -98,14 +96,10 @@ class TrustRegionRule:
 
 
 def region_bounds(center: Tensor, lengthscales: Tensor, length: float) -> tuple[Tensor, Tensor]:
-    """Computes lower and upper corner of a trust region in the unit cube, shape ``d`` each.
+    """Computes the lower and the upper corner of a trust region in the unit cube, shape ``d`` each.
 
-    Side i has length L ℓ_i / (Π_j ℓ_j)^(1/d) before the region is clipped to the cube (Eriksson et al., 2019, Sec. 2).
-
-    Args:
-        center: center of the region, shape ``d``.
-        lengthscales: ℓ, shape ``d``.
-        length: L.
+    Side i has length L ℓ_i / (Π_j ℓ_j)^(1/d) before the region is clipped to the cube (Eriksson et al., 2019, Sec. 2),
+    where ℓ are ``lengthscales`` and L is ``length``.
     """
     logarithms = lengthscales.log()
     half = 0.5 * length * (logarithms - logarithms.mean()).exp()
@@ -121,9 +115,9 @@ def perturbed_candidates(
     ``probability`` or is the least of row i; otherwise it comes from the center.
 
     Args:
-        center: center of the region, shape ``d``.
-        lower: lower corner of the region, shape ``d``.
-        upper: upper corner, shape ``d``.
+        center: the center of the region, shape ``d``.
+        lower: the lower corner of the region, shape ``d``.
+        upper: the upper corner of the region, shape ``d``.
         points: points of the unit cube (Sobol' points in the paper), ``num x d``.
         uniforms: uniform numbers on [0, 1), ``num x d``.
         probability: the probability that a coordinate is perturbed, min(20/d, 1) in the paper.

@@ -116,4 +116,4 @@ class Observations:
 def check_prox_value(prox: Any, method: str) -> None:
     """Raises ``TypeError`` if a prox has no method ``value(x)``, which a model of f + ψ needs."""
     if prox is not None and not callable(getattr(prox, "value", None)):
-        raise TypeError(f"{method} models f + ψ: prox must have a method value(x), which {type(prox).__name__} has not")
+        raise TypeError(f"{method} models f + ψ: prox must have a method value(x), {type(prox).__name__} has none")

@@ -32,16 +32,16 @@ def fraction(name: str, value: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Options of a step of HiSo and DeComFL, on one machine and over clients.
+    """Options of a step of HiSo and DeComFL along directions w_p = H^(−1/2)u_p, on one machine or over clients.
 
     Attributes:
         perturbations: P, the number of directions in a step (the paper's language models: 5).
-        smoothing_radius: μ, the distance of the queries from x, in x's units.
+        smoothing_radius: μ, the distance of the queries from x in units of w_p.
         rate: the learning rate η. None: P/(d + P ± 1) with a ``GroupProbe``; otherwise computed from the first step's
             queries or, over clients, 0.01. A quadratic Σ aⱼxⱼ² needs η ≈ P/(2 Σ aⱼ).
         scheme: ``"forward"``: g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries per step. ``"central"``: g_p = (f(x + μw_p) −
             f(x − μw_p))/(2μ), 2P queries per step. None: forward, or central with a ``GroupProbe``.
-        distribution: the distribution of the directions u, ``"normal"`` or ``"rademacher"``.
+        distribution: the distribution of the u_p, ``"normal"`` or ``"rademacher"``.
         momentum: β in [0, 1) in m ← βm + (1 − β)Δx, x ← x − η m. This formula is ours; the paper mentions momentum in a
             footnote to Sec. 4.2.
         projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7). The paper has this factor in the learning rate.
@@ -110,14 +110,14 @@ class Step:
     prox: Callable[[Tensor, Any], None] | None = None
 
     def fits(self, floor: float, held: Sequence[Term] = ()) -> bool:
-        """Checks that x and H stay finite, with ``floor`` ≤ H and H updated from these and the ``held`` terms."""
+        """Checks that x and H stay finite, given H ≥ ``floor``, if H is updated from the step's and ``held`` terms."""
         fits = stays_finite([*held, *self.terms], self.rate, floor, self.x.dtype)
         if not fits:
             logger.warning("HiSo skips a step in which x or H might overflow: use a smaller rate, or rescale f")
         return fits
 
     def move(self, hessian: Tensor | GroupDiagonal | None, learning: Learning | None = None) -> None:
-        """Moves x by Δx = H^(−1/2) Σ c u, x ← prox(x − η Δx); updates H by eq. 12 if ``learning`` is given."""
+        """Makes the step x ← prox(x − η Δx), Δx = H^(−1/2) Σ c u; updates H by eq. 12 if ``learning`` is given."""
         if not self.terms:
             return
         steps = self.rate if self.prox is None or hessian is None else self.rate / dense(hessian)
@@ -129,9 +129,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Curvature:
-    """The base class of curvatures: defines H = 1, which DeComFL uses; a subclass defines another H.
+    """A rule for the diagonal matrix H in HiSo's steps. This base class has H = 1, as in DeComFL.
 
-    The fields of a curvature are its options. Its methods take a state, a ``Learned``, and return a new one.
+    The fields of a rule are its options. Its methods take a state, a ``Learned``, and return a new one.
     """
 
     name: ClassVar[str] = "identity"
@@ -139,7 +139,7 @@ class Curvature:
     """Whether the step size may differ between coordinates, so that a prox must be separable."""
 
     def prepared(self, options: StepOptions, dimension: int) -> tuple[Self, StepOptions]:
-        """Completes the curvature for a dimension, and sets scheme and rate in the options."""
+        """Returns the rule for x of the given dimension, and the options with scheme and rate."""
         return self, replace(options, scheme=options.scheme or "forward")
 
     def start(self, x: Tensor, max_queries: int) -> Any:
@@ -161,7 +161,7 @@ class Curvature:
         return None
 
     def radii(self, radius: float, directions: Directions, step: int, count: int, metric: Any) -> list[float]:
-        """Returns the multiple of each direction H^(−1/2)u by which queries differ from x; here the radius μ."""
+        """Returns m for each direction in the queries x ± m H^(−1/2)u; here the smoothing radius μ."""
         return [radius] * count
 
     def step(self, learned: Any, step: Step) -> Any:

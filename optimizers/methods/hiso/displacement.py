@@ -35,9 +35,9 @@ class Displacement(Curvature):
 
     **Gain.** Eq. 12 hardly learns curvature: for P = 1 it is stationary at H_j² = S + 2(∂ⱼf)²/H_j with S = Σᵢ
     (∂ᵢf)²/Hᵢ, so that the H_j differ by at most a factor √3. A scalar H works equally well (``hiso-fig5``). As the
-    gradient shrinks, H falls and the effective rate η/H rises, until steps are unstable below H ≈ η(tr A/P + (1 +
-    1/P)λ)/2, where A is the Hessian of f and λ its largest eigenvalue. Then f stops falling; a smaller η lowers the
-    level at which this happens.
+    gradient shrinks, H falls and the effective rate η/H rises. Steps become unstable when H falls below about η(tr A/P
+    + (1 + 1/P)λ)/2, where A is the Hessian of f and λ its largest eigenvalue. Then f stops falling, at a level that is
+    lower for smaller η.
 
     **Rules of** ``update``. Step k = 0 … τ − 1 of round r has the displacement Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}.
     For τ = 1 the following rules are equal, bit for bit:
@@ -55,7 +55,7 @@ class Displacement(Curvature):
     ``"printed"`` and ``"per_round"`` draw a round's directions a second time at its end, instead of storing them.
 
     Attributes:
-        update: the rule that selects when H is updated, and from which displacements.
+        update: the name of one of these rules.
         weight: ν, from 0 to 1; with 0, H does not change, which for H₀ = 1 is DeComFL. The paper gives no values of ν,
             ε, β_l, β_u and H₀; its authors' program has 0.05, 0, no clipping, and 1.
         epsilon: ε, from 0 to 1, in the units of Δx².

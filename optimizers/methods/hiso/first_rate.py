@@ -26,14 +26,8 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
     largest of them or, if that is larger, by their rounding error. λ_max is estimated by half of the difference between
     this estimate and the mean, or with fewer than 3 second differences by the estimate of tr A itself.
 
-    Args:
-        batch: the queries.
-        values: the values of the queries, float64, NaN for failed ones.
-        scalars: g_p of each direction, not finite if a query failed.
-        options: the options of the step.
-
-    Returns:
-        η and ‖∇f‖, or None if the slope is unknown or 0.
+    For failed queries, ``values`` are NaN and ``scalars`` g_p are not finite. The result is None if no g_p is finite,
+    or if all are 0.
     """
     good = scalars[torch.isfinite(scalars)]
     if not len(good):

@@ -70,7 +70,7 @@ class Probe:
         return smoothing_radius * math.sqrt(self.groups.dimension / self.size)
 
     def mask(self, like: Tensor) -> GroupDiagonal:
-        """Returns the H with z = H^(−1/2)u for a vector of signs u: 1 on the group, inf elsewhere; ``like`` has x."""
+        """Returns the diagonal H with z = H^(−1/2)u for random signs u: 1 on the group and inf elsewhere."""
         ones = torch.full((len(self.groups),), math.inf, dtype=compute_dtype(like.dtype), device=like.device)
         ones[self.group] = 1.0
         return GroupDiagonal(self.groups, ones)
@@ -87,7 +87,7 @@ class LearnedGroups(Learned):
     """The state of a ``GroupProbe``.
 
     Attributes:
-        curvature: the moving average of |â_b| for each group b, float64, shape ``G``; 0 before its first probe.
+        curvature: the moving average of |â_b| for each of G groups, float64; 0 before the group's first probe.
         probes: the number of probes of each group, uint8, at most 255.
         gain: three numbers, float64: the bias-corrected moving average of g² over t steps, the sum 1 − (1 − 1/300)ᵗ of
             its weights, and t.
@@ -102,8 +102,8 @@ class LearnedGroups(Learned):
 class GroupProbe(Curvature):
     """A diagonal H with one number h_b for each group b of coordinates, measured by second differences.
 
-    This rule is ours; HiSo's own hardly learns curvature (see ``Displacement``). Groups are single coordinates or, for
-    example, the tensors of a module; the coordinates of a group should have a common scale.
+    This rule is ours; HiSo's own rule hardly learns curvature (see ``Displacement``). Groups are single coordinates or,
+    for example, the tensors of a module. The coordinates of a group should have a common scale.
 
     **Ordinary step.** For each of P random directions u_p, with z_p = H^(−1/2) u_p and m = μ√d/‖z_p‖,
 
@@ -123,19 +123,20 @@ class GroupProbe(Curvature):
     Hessian and off A_b its off-diagonal part. Thus â_b is exact for single coordinates. h_b is a bias-corrected moving
     average of |â_b|, at least 1e-8 times the largest h. The newest |â_b| has weight ``probe_weight``, or at least
     ``rise_weight`` if it exceeds h_b. Since the curvatures of one function tend to change together, a probe after the
-    initial ones also multiplies all other h by min(1 + κ(|â_b|/h_b − 1), 2). A group without a successful probe has the
-    largest h. No step is made until a probe has succeeded. For a group of several coordinates with c > 0, the probe
+    initial ones also multiplies all other h by min(1 + κ(|â_b|/h_b − 1), 2). A group that has not been probed gets the
+    largest h. No step is made before the first successful probe. If c > 0 for a group of several coordinates, the probe
     also makes the Newton step x ← x − g/max(c, n_b h_b) z.
 
     **Networks.** A network's curvature is least at its start, and h lags behind. If h is too large by a factor k, the
-    progress per step is 2/k − 1/k² of the best. If it is too small by k, the progress is 2k − k², and f rises for k >
-    2. The defaults for groups of several coordinates are therefore conservative: h rises faster than it falls, η rises
+    progress per step is 2/k − 1/k² of the best possible. If h is too small by k, it is 2k − k², and f rises for k > 2.
+    The defaults for groups of several coordinates are therefore conservative: h rises faster than it falls, η rises
     over the first ``warmup`` steps, and g is clipped at a low limit, which costs 5% of the progress for normal g. To
     disable this, use ``rise_weight=0``, ``shared_weight=0``, ``warmup=0`` and ``clip=3`` or inf.
 
-    **Limits.** A diagonal H does not help if the Hessian is far from diagonal, or if a group mixes scales. The
-    experiment ``beyond-curvature`` measures the gain. The relative rounding error of c is about 4ε|f|/(μ²d â_b), where
-    ε is the machine epsilon of f: use μ ≥ 1e-3 in float64 and μ ≥ 1e-2 in float32. Memory is x and 9 bytes per group.
+    **Limits.** A diagonal H does not help if the Hessian is far from diagonal, or if the coordinates of a group have
+    different scales. The relative rounding error of c is about 4ε|f|/(μ²d â_b), where ε is the machine epsilon of f:
+    use μ ≥ 1e-3 in float64 and μ ≥ 1e-2 in float32. The experiment ``beyond-curvature`` measures the gain. Memory is x
+    and 9 bytes per group.
 
     Attributes:
         groups: the groups, in a form that ``Groups`` takes; None: single coordinates.
@@ -213,7 +214,7 @@ class GroupProbe(Curvature):
         return [radius * math.sqrt(directions.d) / norm for norm in norms]
 
     def step(self, learned: LearnedGroups, step: Step) -> LearnedGroups:
-        """Makes an ordinary step with clipped scalars and the warm-up's rate; none before the first probe."""
+        """Makes an ordinary step with clipped scalars and the rate of the warm-up; before any probe, makes no step."""
         metric = self.metric(learned, step.x)
         if not step.terms or metric is None:
             return learned
@@ -255,7 +256,7 @@ class GroupProbe(Curvature):
 
 
 def held_up(curvature: Tensor, probes: Tensor) -> Tensor | None:
-    """Bounds h of each group by ``FLOOR`` times the largest, which unprobed groups get; None if all are 0."""
+    """Returns h of each group, at least ``FLOOR`` times the largest h; before a group's probe, it is the largest h."""
     largest = float(curvature.max())
     if not largest > 0.0:
         return None

@@ -100,7 +100,7 @@ class HiSo(Optimizer):
         curvature: the rule for H: ``Displacement(...)`` or ``GroupProbe(...)``; a name, ``"displacement"`` or
             ``"group_probe"``, for default options; a dict such as ``{"name": "group_probe", "groups": 3}``; or None for
             H = 1, as in ``DeComFL``.
-        local_steps: τ, the number of steps in a round; the rules for H count rounds.
+        local_steps: τ, the number of steps in a round; ``Displacement`` and ``GroupProbe`` have options by round.
         in_place: whether to modify x0 itself, as torch optimizers modify parameters. Then ``base`` of earlier batches
             changes too, ``track_best`` is False by default, and bounds are not allowed. After a step is interrupted,
             calls raise an error until a state is loaded.

@@ -109,18 +109,12 @@ def learn(
 ) -> None:
     """Updates H in place by HiSo's eq. 12 from several displacements in turn.
 
-    With the given H = H₀ and Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the l-th list of terms:
+    With ``hessian`` H₀ and Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ), a sum over the l-th of ``displacements``, each
+    a list of at least one term (step, row, c):
 
-        H_l = clip((1 − ν)H_{l−1} + ν(Δx_l² + ε), β_l, β_u)
+        H_l = clip((1 − ν)H_{l−1} + ν(Δx_l² + ε), β_l, β_u),   ``learning`` = (ν, ε, β_l, β_u).
 
     For one displacement the result is the H of ``update``, bit for bit.
-
-    Args:
-        hessian: H > 0, float64 or float32, shape ``d``.
-        directions: generates the normal or Rademacher directions u.
-        displacements: a list of at least one term (step, row, c) for each displacement.
-        learning: (ν, ε, β_l, β_u).
-        chunk: the number of coordinates processed at a time.
     """
     nu, *others = learning
     numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)

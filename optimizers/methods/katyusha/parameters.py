@@ -17,10 +17,10 @@ Rule = Literal["theorem_1", "corollary", "balanced", "without_reference"]
 
 @dataclass(frozen=True)
 class KatyushaParameters:
-    """The parameters of ZO-L-Katyusha (Alg. 1).
+    """The parameters of Alg. 1, whose lines ``ZOLKatyusha`` describes.
 
     Attributes:
-        M: the curvature in the steps of line 5, which have length η/M; in the units of L.
+        M: a multiple of L that determines the step η/M of line 5.
         theta: θ, the weight of z in line 2, in (0, 1/2]. The paper allows (0, 1), but above 1/2 line 2 is not a convex
             combination, and y leaves the domain of ψ.
         probability: the probability p with which the reference point w is renewed (line 7).
@@ -51,15 +51,10 @@ class KatyushaParameters:
 
 
 def variance_constant(option: Option, d: int, size: int) -> float:
-    """Computes Theorem 1's A: max{4d(d − |S|)/((d − 1)|S|), 1} for option I, 4d/|S| for option II.
+    """Computes Theorem 1's A: max{4d(d − |S|)/((d − 1)|S|), 1} for option I, 4d/|S| for option II; |S| is ``size``.
 
-    It bounds the variance of the gradient estimate g: E‖g − ∇f(x)‖² ≤ A L (f(w) − f(x) − ∇f(x)·(w − x)), up to terms
-    of order β² (Lemmas 1 and 2).
-
-    Args:
-        option: how S is drawn, ``"I"`` or ``"II"``.
-        d: dimension.
-        size: |S|, 1 to d.
+    A bounds the variance of the gradient estimate g: E‖g − ∇f(x)‖² ≤ A L (f(w) − f(x) − ∇f(x)·(w − x)), up to terms of
+    order β² (Lemmas 1 and 2).
     """
     check_integer("d", d, 1)
     check_integer("size", size, 1)
@@ -71,17 +66,10 @@ def variance_constant(option: Option, d: int, size: int) -> float:
 
 
 def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Computes M = (A + 1)L/3 by Theorem 1, for every |S|, and θ = min{√(μ/(Mp)), 1/2} as in the corollaries.
+    """Computes M = (A + 1)L/3 by Theorem 1, and θ = min{√(μ/(Mp)), 1/2} as in the corollaries, for every |S| ≤ d.
 
     p = 1/d, or 1 if option I draws all d coordinates. This equals Corollaries 1 and 3 where they hold, and Corollary 2
-    with its missing factor 1/3.
-
-    Args:
-        option: how S is drawn, ``"I"`` or ``"II"``.
-        L: the Lipschitz constant of ∇f.
-        mu: μ > 0.
-        d: dimension.
-        size: |S|, 1 to d.
+    with its missing factor 1/3. L is the Lipschitz constant of ∇f.
     """
     return _with_momentum(_curvature(option, L, d, size), mu, 1.0 if option == "I" and size == d else 1.0 / d)
 
@@ -157,7 +145,7 @@ def general_convex(
     no weight in line 2.
 
     Args:
-        option: how S is drawn, ``"I"`` or ``"II"``.
+        option: how the directions S are drawn, ``"I"`` or ``"II"``.
         L: the Lipschitz constant of ∇f, or an estimate of it.
         d: dimension.
         size: |S|, 1 to d.

@@ -62,8 +62,7 @@ def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_ra
 
     Args:
         center: f(x).
-        plus: f(x + hu_i) for each i; NaN for failed queries.
-        minus: f(x − hu_i) for each i; NaN for failed queries.
+        plus, minus: f(x ± hu_i) for each i; NaN for failed queries.
         smoothing_radius: h.
         scale: the length of x, max(1, ‖x‖∞).
 
@@ -84,11 +83,10 @@ class SmoothMethod(Optimizer):
     """The base class of methods for f with a Lipschitz gradient, which estimate ∇f by differences of values.
 
     If ``smoothness`` is None, the run begins with 2n + 1 counted queries, x0 and x0 ± hu_i along n = min(5, d)
-    orthonormal u_i, with h = √β (for the default β times √max(1, ‖x0‖∞)). These points are moved into the bounds. L is
-    the largest of their second differences. If later f + ψ at all points of a batch exceeds the largest of these first
+    orthonormal u_i, with h = √β (for the default β times √max(1, ‖x0‖∞)); x0 is moved into the bounds by h. L is the
+    largest second difference of the values. If later f + ψ at all points of a batch exceeds the largest of these first
     values, L doubles and the method restarts from the best point. A batch whose base point fails is not used; after
-    three such batches in a row, the method restarts from the best point. Lengths are in search coordinates, which by
-    default are the user's units.
+    three such batches in a row, the method restarts from the best point. By default, lengths are in user units.
 
     A subclass defines ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``, which restarts from the
     iterate with the present L.

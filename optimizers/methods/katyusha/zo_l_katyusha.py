@@ -116,10 +116,10 @@ class ZOLKatyusha(SmoothMethod):
     * ``"without_reference"`` (ours): Corollary 3 without the weight of w in line 2, the default of the full batch.
 
     For μ > 0 the method converges linearly to a floor of order β² (Theorem 1). The paper does not treat μ = 0. If μ is
-    0 or unknown, θ follows the schedule of Katyusha^ns, bounded below by the curvature measured so far
-    (``general_convex``), and the momentum restarts if the proximal gradient at a new reference point w⁺ points along w⁺
-    − w. If ``smoothness`` is None, L is raised to ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ where that is larger. It doubles if f + ψ
-    rises at two references in a row soon after a restart.
+    0 or unknown, ``general_convex`` chooses θ by the schedule of Katyusha^ns and the curvature measured so far, and the
+    momentum restarts if the proximal gradient at a new reference point w⁺ points along w⁺ − w. If ``smoothness`` is
+    None, L is raised to ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ if this is larger, and doubles if f + ψ rises at two references in a
+    row soon after a restart.
 
     A failed difference counts as 0 in D(w), and is left out of S in a step. A reference point at which f fails is not
     used.

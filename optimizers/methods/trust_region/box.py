@@ -19,8 +19,7 @@ class FreeBox:
     """The box of the free variables, whose bounds differ, in units of the variables' scales; float64 on the CPU.
 
     Args:
-        x: a point of the run in search coordinates, shape ``d``, which has the values of the variables that are not
-            free.
+        x: a point in search coordinates, shape ``d``, from which the variables that are not free take their values.
         domain: the run's bounds, or None.
         scale: the scales of the free variables in search coordinates, shape ``d_free``, powers of two; None: 1.
 
@@ -90,7 +89,7 @@ class FreeBox:
         return x, free, unit, upper
 
     def user_slopes(self, point: Tensor, slopes: Tensor) -> Tensor:
-        """Converts derivatives at a point from free variables, ``m x d_free``, to user units, ``m x d``, with zeros."""
+        """Converts derivatives at a point, ``m x d_free``, to user units, ``m x d``; 0 for variables not free."""
         _, free, unit, _ = self.user_geometry(point)
         found = slopes.new_zeros(len(slopes), len(unit))
         found[:, free] = slopes / torch.from_numpy(unit[free])
@@ -146,7 +145,7 @@ class FreeBox:
         return torch.clamp(points, self.lower, self.upper)
 
     def resolution(self, center: Tensor) -> float:
-        """Returns a distance that the run's dtype resolves at a point; half the spacing if all are integers."""
+        """Returns a distance that the run's dtype resolves at a point; for integers only, half their spacing."""
         if math.isfinite(self.lattice_size):
             return 0.5 * self.finest_spacing(center)
         return 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
@@ -154,7 +153,7 @@ class FreeBox:
     def along(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:
         """Moves from a center by ``delta`` along a direction, and clips the point to the box, ``1 x d_free``.
 
-        If clipping leaves less than half of the move, the opposite direction is used if it leaves more.
+        If clipping leaves less than half of the move, the opposite direction is used, unless it leaves even less.
         """
         move = direction * (delta / direction.norm())
         there, back = (self.clamped(center + sign * move) for sign in (1.0, -1.0))

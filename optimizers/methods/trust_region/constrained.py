@@ -89,7 +89,7 @@ class ConstraintModels:
         return self.box.user(points).double().cpu().numpy()
 
     def merits(self, data: ConstraintData, f: Tensor, numbers: Tensor) -> Tensor:
-        """Computes the merits f + ν max(0, max g), shape ``n``, from the indices of queries and f at these queries."""
+        """Computes the merits f + ν max(0, max g), shape ``n``, at queries of indices ``numbers`` with values f."""
         if not len(numbers):
             return f
         rows = self._rows(data, data.values[numbers].numpy())
@@ -172,14 +172,7 @@ class ConstraintModels:
         return data.values[numbers, :evaluated] - data.values[center, :evaluated]
 
     def model(self, state: TrustRegionState, f: RegionModel, numbers: Tensor, center: int) -> ConstrainedModel:
-        """Builds the joint model of f and all constraints about a center.
-
-        Args:
-            state: the state, with the constraints' values.
-            f: the model of f, whose Cholesky factor the constraints share.
-            numbers: the indices of the queries.
-            center: the index of the center.
-        """
+        """Builds the joint model of f and all constraints about a center from the queries of indices ``numbers``."""
         data, at, values = self._data(state), state.data.points[center], state.data.values / f.unit
         heights = values[numbers] - values[center]
         Y = torch.cat([heights[:, None], self._differences(state, numbers, center)], dim=1)

@@ -121,8 +121,7 @@ class ConstrainedModel:
     def merits(self, observed: Tensor) -> Tensor:
         """Computes the expected merits at the model's queries minus the expected merit at the center, shape ``n``.
 
-        Args:
-            observed: the constraints' values at the queries, ``n x m``, from which known constraints are taken.
+        Known constraints have their values in ``observed``, ``n x m``.
         """
         rows = self.sides.rows(self.expected(observed)) / self._units
         worst = rows.max(axis=1, initial=0.0)
@@ -226,7 +225,7 @@ class ConstrainedModel:
         data.price = min(max(*data.wanted, data.prices[0]), 10.0 * data.price, data.prices[1])
 
     def geometry_direction(self, rule: GeometryRule, region: Region) -> Tensor | None:
-        """Returns the direction of a geometry-improving query, shape ``d``; None if the merit's slope is known enough.
+        """Returns the direction of a geometry-improving query, shape ``d``; None if the merit's slope is well known.
 
         The covariance of the merit's slope is approximated by a multiple of the covariance of ∇f. The slope itself is
         assumed to lie along the step, with the size of the predicted decrease divided by the step's length.

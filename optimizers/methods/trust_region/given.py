@@ -30,7 +30,7 @@ def add_evaluations(
     sizes: Sequence[int] | None,
     weights: Tensor | None,
 ) -> None:
-    """Adds given evaluations to the data of a run.
+    """Adds given evaluations to the data of a run's state.
 
     A point outside the box, or one that violates a known constraint with ``keep_feasible``, cannot become the center;
     such points are stored first. If one point has two different values, values are treated as noisy.
@@ -111,15 +111,10 @@ def fit_radius(planner: Planner, state: TrustRegionState, center: int) -> None:
 
 
 def begin(planner: Planner, state: TrustRegionState, center: int, x0: Tensor) -> Plan:
-    """Begins a run at the best given evaluation, and plans its first batch.
+    """Begins a run at the best given evaluation, of index ``center``, and plans its first batch.
 
-    The batch has x0, if it was not evaluated, and the points that are missing for a design; without any, it is a step.
-
-    Args:
-        planner: the planner.
-        state: the state with the evaluations, which is modified.
-        center: the index of the best evaluation.
-        x0: the initial point, shape ``d_free``.
+    The batch has x0, if it was not evaluated, and the missing points of a design. Without any, it is planned as in the
+    rest of a run.
     """
     run, data, models = state.run, state.data, planner.models
     run.run_start = data.outside

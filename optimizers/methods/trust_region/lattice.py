@@ -13,7 +13,7 @@ from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.subproblems.region import Region
 
 MOVES = 3
-"""The largest number of moves in a local search is this number times the number of integer variables."""
+"""The largest number of moves in a local search, per integer variable."""
 
 PAIRS, BEST = 1000, 50
 """The most pairs of moves in ``improvement``, and the number of steps of lowest mean that it returns."""
@@ -65,8 +65,8 @@ class Lattice:
     def steps(self, moves: Tensor, step: Tensor) -> Tensor:
         """Completes moves, ``n x d_free``, to steps by choosing the continuous variables.
 
-        These change from their values in ``step`` by a Newton step, −H_cc⁻¹H_ci times the change of the integers. With
-        constraints or a prox, they keep their values in ``step``.
+        Continuous variables change from their values in ``step`` by a Newton step, −H_cc⁻¹H_ci times the change of the
+        integers. With constraints or a prox, they keep their values in ``step``.
         """
         whole, d = self.box.integers, len(step)
         rest = torch.where(whole, 0.0, step).expand(moves.shape)
@@ -120,10 +120,10 @@ class Lattice:
         return (self.model.composite or self.model.region).step(fixed, newton)
 
     def improvement(self, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes the expected improvement, shape ``n``, of steps that change one or two integers of the center by 1.
+        """Returns steps that change one or two integers by 1, ``n x d_free``, and their expected improvements.
 
-        For f minus its value at the center, with posterior mean μ and standard deviation σ, the expected improvement is
-        σ(zΦ(z) + φ(z)), z = −μ/σ. The steps, ``n x d_free``, are returned first.
+        If f minus its value at the center has posterior mean μ and standard deviation σ, the expected improvement is
+        σ(zΦ(z) + φ(z)) with z = −μ/σ.
         """
         one = self.near(torch.zeros_like(step))
         i, j = torch.triu_indices(len(one), len(one), offset=1)

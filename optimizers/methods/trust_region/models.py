@@ -1,4 +1,4 @@
-"""Builds the model about a run's center: selects its queries, fits its hyper-parameters and conditions it."""
+"""Builds the model about a run's center: selects the queries, fits hyper-parameters and conditions the model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RIPPLES = 100.0
 """Noise is mostly ripples if its standard deviation exceeds this many times the difference of two values at a point."""
 
 MEMORY = 3
-"""With a model of a subspace, queries are dropped if there are more than this many times the window's size."""
+"""With a model of a subspace, far queries are dropped if there are more than this multiple of the window's size."""
 
 FAR, SPACING = 30.0, 3.0
 """A model leaves out queries farther away than both 30 radii and 3 times the distance of the 2d-th nearest query."""

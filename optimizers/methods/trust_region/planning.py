@@ -65,7 +65,7 @@ class Planner:
         return torch.stack([points[0], *rest])
 
     def another_design(self, state: TrustRegionState, told: Design, values: Tensor) -> Design | None:
-        """Plans the opposite points of a design, or a smaller design, and may change the scales; None for neither.
+        """Plans the opposite points of a design, or a smaller design, or None; may change the scales.
 
         The opposite points are evaluated if all points of the design are worse than its center, or if the design may
         change the scales. If all parabolas through the points on both sides have their minima near the center, the box
@@ -103,13 +103,7 @@ class Planner:
         return few and (infinite or box.has_integers)
 
     def next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
-        """Sets the center, fits the model, and plans the next batch.
-
-        Args:
-            state: the state, which is modified.
-            told: the plan whose values have just arrived, or None.
-            outcome: the outcome of the last query.
-        """
+        """Sets the center, fits the model, and plans the next batch after the values of the plan ``told`` arrived."""
         run, models = state.run, self.models
         if self._is_exhausted(state):
             return Design(run.center[None][:0], begins=False)

@@ -34,7 +34,8 @@ class RadiusRule:
 
     Attributes:
         initial: the first Δ, in units of the box's least side.
-        growth: the largest Δ relative to the first, if a side is infinite; in a finite box, half the largest side.
+        growth: the largest Δ relative to the first if a side is infinite. (In a finite box, it is half the largest
+            side.)
         alike: if d exceeds this number, the first and the largest Δ in a finite box are multiplied by √(d/alike).
         failed: a step fails, and Δ falls, if the ratio of actual to predicted decrease is at most this number.
         poor: Δ does not grow if the ratio is at most this number.
@@ -68,16 +69,11 @@ class RadiusRule:
         return Radius(delta, delta, largest, self.finest * delta)
 
     def after(self, radius: Radius, ratio: float, length: float) -> Radius:
-        """Updates the radii after a step s.
+        """Updates the radii after a step s with a ratio of actual to predicted decrease.
 
         If the ratio is at most ``failed``, Δ ← Δ/2. If it is at most ``poor``, Δ ← max(Δ/2, ‖s‖). Otherwise Δ ←
-        max(Δ, ``expansion`` ‖s‖), up to the largest Δ. Δ stays at least ρ. After a failed query, both radii fall below
-        ‖s‖, so that the point is not queried again.
-
-        Args:
-            radius: the radii before the step.
-            ratio: the ratio of actual to predicted decrease; NaN if the query failed.
-            length: the step's length ‖s‖.
+        max(Δ, ``expansion`` ‖s‖), up to the largest Δ. Δ stays at least ρ. If the query failed, the ratio is NaN, and
+        both radii fall below ‖s‖, so that the point is not queried again.
         """
         if math.isnan(ratio):
             delta = 0.5 * min(radius.delta, length)

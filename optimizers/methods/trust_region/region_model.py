@@ -18,14 +18,15 @@ from surrogates.pinned.engine import PinnedModel
 class RegionModel:
     """The posterior of f(x_b + s) − f(x_b) about the center x_b.
 
-    The coordinates c of a step s are Bs and the distance of s from the subspace; the model's inputs are u = A c/R.
+    A step s has the coordinates c: Bs, and the distance of s from the subspace. The model's inputs are u = A c/R with
+    the metric A and the root mean square R of ‖A c‖ over the queries.
 
     Args:
         pinned: the model in u, of f itself or of residuals whose cost is f.
         map: A/R, ``k + 1 x k + 1``.
         unit: the model's unit in f's units.
         basis: the orthonormal basis B of the subspace, ``k x d``.
-        outside: a unit vector orthogonal to the subspace, shape ``d``; None if it has all variables.
+        outside: a unit vector orthogonal to the subspace, shape ``d``; None if the subspace has all variables.
     """
 
     def __init__(

@@ -41,15 +41,9 @@ class DesignRule:
     def points(self, box: FreeBox, center: Tensor, delta: float, random: np.random.Generator | None) -> Tensor:
         """Returns a center and k points around it, ``1 + k x d_free``, clipped to the box.
 
-        Without ``random``, there is one point along each variable, toward the farther bound, at the distance δ or 0.4
-        of the side if that is less. Otherwise there are at most ``directions`` points at the distance δ, along
+        Without ``random``, there is one point along each variable, toward the farther bound, at the distance ``delta``
+        or 0.4 of the side if that is less. Otherwise there are at most ``directions`` points at this distance, along
         orthonormal random directions.
-
-        Args:
-            box: the box of the free variables.
-            center: the center, shape ``d_free``.
-            delta: the distance δ.
-            random: the random generator of the directions, or None.
         """
         if random is not None:
             normal = torch.from_numpy(random.standard_normal((box.d, min(self.directions, box.d))))
@@ -66,7 +60,7 @@ class DesignRule:
         return bool((heights > 0.0).all())
 
     def opposite(self, box: FreeBox, center: Tensor, points: Tensor) -> Tensor:
-        """Reflects points at the center; a point whose reflection is outside the box moves halfway to the center."""
+        """Reflects points at the center, or moves them halfway to the center if the reflection is outside the box."""
         back = 2.0 * center - points
         return torch.where((box.clamped(back) == back).all(dim=1, keepdim=True), back, 0.5 * (center + points))
 
@@ -125,8 +119,8 @@ class ExplorationRule:
     Attributes:
         gain: the distance along the direction, in units of σ/h for a slope N(0, σ²) and a curvature h. The default
             maximizes the expected decrease of the best value.
-        deviations: if the decrease falls short by at most this many standard deviations of the value that are due to
-            the unknown slope, the shortfall is attributed to chance.
+        deviations: a shortfall is attributed to chance if it is at most this many standard deviations, where the
+            standard deviation of the value is due to the unknown slope.
         ratio: the ratio of actual to predicted decrease that is assigned to a step with such a shortfall.
         limit: after this many consecutive queries that only improved the model, a shortfall counts as a failed step.
     """
@@ -157,7 +151,7 @@ class NoiseRule:
     averaging: float = 20
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether the model has noise if values are ``noisy``: True, False, or None while this is unknown."""
+        """Whether the model has noise, given whether values are noisy (None: unknown)."""
         return bool(noisy) or (noisy is not None and self.ripples > 0)
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:

@@ -64,8 +64,8 @@ class ScaleRule:
     """Chooses scales for the variables without two finite bounds, and corrects scales and radius after a design.
 
     Attributes:
-        chance: a variable keeps its own magnitude in x0 as its scale if this differs from the geometric mean of all
-            magnitudes by a factor above ``chance`` d.
+        chance: a variable's own magnitude in x0 is its scale if it differs from the geometric mean of all magnitudes
+            by a factor above ``chance`` · d.
         unlike: a scale changes if the design suggests a scale that differs by more than this factor.
         narrow: the design is too wide if all its parabolas have their minima within this fraction of its radius.
     """

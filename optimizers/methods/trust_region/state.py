@@ -113,7 +113,7 @@ class ConstraintData:
         errors: the error of the prediction of each constraint at the last step, shape ``m``.
         multipliers: the multipliers of the one-sided constraints at the last planned step, in f's units per length.
         own: amplitude and noise of each evaluated constraint, ``m x 2``; empty if hyper-parameters are shared.
-        sizes: the number of components of each evaluated constraint; empty before it is known.
+        sizes: the number of components of each evaluated constraint; empty before the first values.
         price: the price ν, in f's units per length; 0 before the first values.
         prices: the least and the largest price.
         wanted: the prices computed from the multipliers of the last steps.

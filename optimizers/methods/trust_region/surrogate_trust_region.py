@@ -99,12 +99,13 @@ class SurrogateTrustRegion(Optimizer):
             60 variables; 40 for one variable. For noisy values, at least half of all queries, up to 300.
         noise: the variance of a value's noise, in f's units squared. None: the mean of the history's ``yvar`` if that
             is given, otherwise it is estimated. With ``yvar``, each given value has its own variance.
-        x_scale: the change that matters, for each variable or for all, rounded to a power of two. None: see above.
+        x_scale: the size of a change that matters, for each variable or for all, rounded to a power of two. None: see
+            **Scales**.
         constraints: lower ≤ c(x) ≤ upper: SciPy's ``LinearConstraint``, ``NonlinearConstraint`` and dictionaries,
             ``CheapConstraint``, ``ReturnedConstraints``, or a list of these. Nonlinear constraints are evaluated with
             f, as a part of the same query; linear and cheap constraints cost no queries.
-        feasibility_tol: the largest violation of a feasible query, relative to the constraint's first distance from its
-            bound that is not 0.
+        feasibility_tol: the largest violation at a feasible query, relative to the first distance of the constraint
+            from its bound that is not 0.
         feasibility_probability: the probability, from 0.5 to below 1, with which each evaluated inequality must hold
             at the end of a step, under the constraint's model. None: the constraint's posterior mean must satisfy it.
         own_hyperparameters: whether each evaluated constraint has its own hyper-parameters instead of those of f. Set
@@ -191,7 +192,8 @@ class SurrogateTrustRegion(Optimizer):
         if self.x_scale is not None:
             if self.x_scale.shape not in ((), (1,), self._x.shape):
                 raise ValueError(
-                    f"x_scale must be a number or one for each of {self.dimension} variables, got {len(self.x_scale)}"
+                    f"x_scale must have one number, or one for each of {self.dimension} variables, "
+                    f"got {len(self.x_scale)}"
                 )
             scale = power_of_two(box.part(self.x_scale.to(self._x.device).expand(self.dimension)))
         elif self.rescale:

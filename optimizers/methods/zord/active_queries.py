@@ -24,9 +24,9 @@ POWERS = 4
 def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> Tensor | None:
     """Returns the candidate that is most informative about ∇f(x) if its query gains more than a step, else None.
 
-    The query gains more if I > ‖∇μ(x)‖², where I is the decrease of trace ∂σ²(x) by the query, and also the expected
-    increase of ‖∇μ(x)‖². Since a step gains in proportion to ‖∇μ‖², k such queries and a step gain (‖∇μ‖² + kI)/(k + 1)
-    per query, which then increases with k.
+    With the posterior mean ∇μ of ∇f(x), the query gains more if I > ‖∇μ‖², where I is its reduction of trace cov ∇f(x)
+    and also the expected increase of ‖∇μ‖². Since a step gains in proportion to ‖∇μ‖², k such queries and a step gain
+    (‖∇μ‖² + kI)/(k + 1) per query, which then increases with k.
 
     Args:
         surrogate: the Gaussian process of the queries, begun at x.
@@ -41,16 +41,7 @@ def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> 
 
 
 def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[Tensor, float]:
-    """Finds the candidate whose query would reduce trace cov ∇f(x) most.
-
-    Args:
-        model: the Gaussian process of f, in the coordinates of x.
-        x: the point at which the gradient is estimated, shape ``d``.
-        candidates: points where f could be queried, ``m x d``.
-
-    Returns:
-        The candidate, shape ``d``, and the reduction of the trace, in squared units of f per squared unit of x.
-    """
+    """Returns the candidate, of ``m x d``, whose query would reduce trace cov ∇f(x) most, and the reduction."""
     with torch.no_grad():
         values = GradientInformation(model, x)(candidates[:, None, :])
     values = values.nan_to_num(nan=0.0)
@@ -61,15 +52,10 @@ def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[T
 def uncertain_candidates(
     conditioning: StationaryConditioning, x: Tensor, nearest: float, farthest: float, seed: int, step: int
 ) -> Tensor:
-    """Returns points on both sides of x along directions of large gradient uncertainty, ``m x d``, in O(n²d) time.
+    """Returns points on both sides of x along directions of large gradient uncertainty, ``m x d``.
 
-    Args:
-        conditioning: the Gaussian process conditioned on n queries.
-        x: the point, shape ``d``.
-        nearest: the least distance of a returned point from x.
-        farthest: the largest distance.
-        seed: the seed of the directions.
-        step: the address of the directions for this seed.
+    Their distances are from ``nearest`` to ``farthest``; the directions are drawn by ``seed`` and ``step``. With n
+    queries, this takes O(n²d) time.
     """
     return around(x, uncertain_directions(conditioning, x, UNCERTAIN, seed, step), nearest, farthest)
 

@@ -41,14 +41,8 @@ def batch_candidates(
 ) -> Tensor:
     """Returns candidates z ± δu, ``m x d``, for orthonormal u of large gradient uncertainty and four distances δ.
 
-    Args:
-        conditioning: the result of ``covariance_given``.
-        z: the iterate, shape ``d``.
-        count: the number of candidates that will be queried; there are max(8, ``count``) directions u, at most d.
-        nearest: the least δ.
-        farthest: the largest δ.
-        seed: the seed of the directions.
-        step: the address of the directions for this seed.
+    There are max(8, ``count``) directions u, at most d, drawn by ``seed`` and ``step``, where ``count`` candidates will
+    be queried. The distances δ are from ``nearest`` to ``farthest``.
     """
     u = uncertain_directions(conditioning, z.double(), max(UNCERTAIN, count), seed, step)
     return around(z, torch.linalg.qr(u.mT).Q.mT, nearest, farthest)
@@ -71,7 +65,7 @@ def most_informative_set(
         z: the iterate, shape ``d``.
         candidates: points where f could be queried, ``m x d``.
         noise: the noise variance s², in units of the outputscale.
-        count: the number of candidates to choose, if there are that many.
+        count: the largest number of candidates to choose.
     """
     points = candidates.double()
     R = conditioning.value_gradient_covariance(points, z[None].double())[:, 0]

@@ -49,23 +49,24 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     window. If ``lengthscale`` is None, lengthscale ℓ, outputscale and noise maximize the window's marginal likelihood
     every ``refit_every`` queries, with ℓ between 0.04 √d and 4 √d times the width of the box (without a finite box: ten
     times ``radius``). The lower bound falls in proportion when the window is narrower than the initial design. With a
-    given ℓ ≥ 2.2 and outputscale 1, the prior's variance 5/(3ℓ²) is below ZoRD's threshold 0.35, so that only
-    ``max_virtual_steps`` ends the steps.
+    given ℓ ≥ 2.2 and outputscale 1, the prior variance of a derivative, 5/(3ℓ²), is below ZoRD's threshold 0.35, so
+    that only ``max_virtual_steps`` ends the steps.
 
-    **Differences from the paper.** With one query ∇μ = 0, so that Alg. 2 cannot start; here a run begins with an
+    **Differences from the paper.** After one query ∇μ(x₀) = 0, so that Alg. 2 cannot start; here a run begins with an
     initial design of counted queries, or with a history. As in the authors' code, iterations start from the best point,
     and the state of the first-order rule is kept between iterations and reset after 10 iterations without improvement.
-    At a reset the step sizes are also halved. The number of virtual steps is limited. Thresholds are in standardised
-    units. The default ``uncertainty`` is ``"kept_information"``, because the paper's spectral norm cannot fall in more
+    At a reset the step sizes are also halved. The number of virtual steps is limited. Thresholds are for standardised
+    values. The default ``uncertainty`` is ``"kept_information"``, because the paper's spectral norm cannot fall in more
     dimensions than queries.
 
     **Active queries** (``active="gated"``) improve the estimate of ∇f(x) as long as a query is expected to gain more
-    than a step (``gainful_query``), at most five in a row. They are chosen along eight directions of large gradient
+    than a step (``gainful_query``), at most five in a row. They lie along eight directions of large gradient
     uncertainty, at four distances from ``radius`` to ℓ/2. The experiment ``beyond-zord`` shows the effect.
 
     **Several queries at a time.** With ``queries_per_step`` > 1, and for idle workers, f is also queried at points z ±
     δu that together reduce trace cov ∇f(z) most, given all pending points. The directions u are orthonormal and of
-    large gradient uncertainty, and δ has the same four values. The experiment ``beyond-parallel`` shows the effect.
+    large gradient uncertainty; the four distances δ are the same as for active queries. The experiment
+    ``beyond-parallel`` shows the effect.
 
     Memory for N queries is at most 3 N d numbers and four windows; saving or restoring a state takes N d more.
 
