@@ -34,15 +34,15 @@ class DescentState:
 class EstimatedDescent(Optimizer):
     """Descends by x ← prox(rule(x, g)), where g estimates ∇f(x) from n random directions.
 
-    Failed queries are left out of the estimate; if none remains, the iterate returns to the best point. The last batch
+    Failed queries are left out of the estimate; if no estimate is possible, x returns to the best point. The last batch
     has as many directions as the budget allows. A subclass defines the estimator.
 
     Args:
         directions: n, the number of directions of a step; None: the class's ``default_directions``.
         smoothing_radius: λ, the distance of the queries from x, in search coordinates.
-        update_rule: makes a torch optimizer of one parameter, as ``lambda p: torch.optim.Adam([p])``. None: Adam, whose
-            rate after q queries is r/(1 + q/(50 d)). In a box of mean side w, r = w/(5√d), so that the first step is a
-            fifth of a side long; without a finite box, r = 0.1.
+        update_rule: makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p])``. None: Adam,
+            whose rate after q queries is r/(1 + q/(50 d)). In a box of mean side w, r = w/(5√d), so that the first step
+            is a fifth of a side long; without a finite box, r = 0.1.
         **common: see ``Optimizer``.
 
     ZoRD's figures use n = 10, λ = 0.01 and a constant rate (Appx. C); see ``experiments.papers.zord.descent``.

@@ -31,8 +31,8 @@ class GLD(Optimizer):
 
     A step queries x + rₖuₖ for each radius rₖ = 2⁻ᵏR, k = 0, 1, …, until rₖ ≤ r, with directions uₖ uniform on the unit
     sphere. It moves to the best of these points and x, without estimating a gradient. The first batch also queries x0.
-    Points outside the box or ψ's domain are projected onto it before they are queried. If the budget is too small for
-    all radii, the largest are used. ZoRD gives no radii.
+    Before they are queried, points are projected onto the box and ψ's domain. If the budget is too small for all radii,
+    the largest are used. ZoRD gives no radii.
 
     **When to use it.** For rugged functions such as a controller's return (experiment ``problems-real``), for values
     that can only be compared, and for integers.

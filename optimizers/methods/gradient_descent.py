@@ -40,7 +40,7 @@ class GradientDescent(Optimizer):
     Args:
         jac: the gradient ∇f: takes a point in user units, shape ``d``, and returns d numbers. Calls are counted in
             ``state.gradients``, not against the budget.
-        update_rule: makes a torch optimizer of one parameter, as ``lambda p: torch.optim.Adam([p])``.
+        update_rule: makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p])``.
         **common: see ``Optimizer``; ``rescale`` is off by default, so that step sizes are in user units.
 
     Raises:

@@ -175,7 +175,7 @@ def maximize_acquisition(acquisition: AcquisitionFunction, lower: Tensor, upper:
 
 @contextmanager
 def exact_solves(order: int) -> Iterator[None]:
-    """Makes GPyTorch use Cholesky factors for matrices of any order; on one thread if ``order`` is small."""
+    """Makes GPyTorch compute with Cholesky factors, never iteratively; on one thread if the ``order`` is small."""
     exact = gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)
     with exact, small_algebra(order**3):
         yield

@@ -1,4 +1,4 @@
-"""The options of HiSo's steps, and the interface of its curvatures, which define H and how it is learned."""
+"""The options of HiSo's steps, and the base class of the rules for the diagonal matrix H."""
 
 from __future__ import annotations
 

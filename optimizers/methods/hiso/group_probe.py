@@ -84,7 +84,7 @@ class Probe:
 
 @dataclass
 class LearnedGroups(Learned):
-    """The state of a ``GroupProbe``.
+    """The state of a ``GroupProbe``, whose docstring defines â_b and g.
 
     Attributes:
         curvature: the moving average of |â_b| for each of G groups, float64; 0 before the group's first probe.

@@ -62,7 +62,7 @@ class HiSoState:
     Attributes:
         rate: the learning rate η; None until it is computed in the first step.
         momentum: m, shape ``d``, or None.
-        learned: the state of the curvature, with H.
+        learned: the state of the rule for H.
     """
 
     rate: float | None

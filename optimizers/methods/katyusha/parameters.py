@@ -78,7 +78,7 @@ def corollary_1(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
     """Computes Corollary 1 (option I): M = 4d(d − |S|)L/(3(d − 1)|S|) + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
 
     Raises:
-        ValueError: for |S| > √d, which the corollary does not cover, and for d = 1.
+        ValueError: for a batch size |S| > √d, which the corollary does not cover, and for d = 1.
     """
     _check_small(size, d)
     if d == 1:
@@ -93,7 +93,7 @@ def corollary_2(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
     a third as long as the theorem allows.
 
     Raises:
-        ValueError: for |S| > √d, which the corollary does not cover.
+        ValueError: for a batch size |S| > √d, which the corollary does not cover.
     """
     _check_small(size, d)
     return _with_momentum(4.0 * d * positive("L", L) / size + L / 3.0, mu, 1.0 / d)

@@ -58,16 +58,8 @@ def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_ra
 
     For d ≤ 5 the u_i are a basis, and the estimate is at least tr(∇²f)/d, which suffices for steps along random
     directions for a typical f. It is at least max_i |∂f/∂u_i|/(10 ``scale``), which limits the first step if f is
-    nearly linear, and 1 for a constant f. Directions with a failed query are left out.
-
-    Args:
-        center: f(x).
-        plus, minus: f(x ± hu_i) for each i; NaN for failed queries.
-        smoothing_radius: h.
-        scale: the length of x, max(1, ‖x‖∞).
-
-    Returns:
-        L, or NaN if all directions failed.
+    nearly linear, and 1 for a constant f. ``center`` is f(x); ``plus`` and ``minus`` are f(x ± hu_i), NaN for failed
+    queries, whose directions are left out. If all directions failed, the result is NaN.
     """
     kept = plus.isfinite() & minus.isfinite()
     if not math.isfinite(center) or not bool(kept.any()):

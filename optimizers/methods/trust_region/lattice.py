@@ -16,7 +16,7 @@ MOVES = 3
 """The largest number of moves in a local search, per integer variable."""
 
 PAIRS, BEST = 1000, 50
-"""The most pairs of moves in ``improvement``, and the number of steps of lowest mean that it returns."""
+"""The most pairs of moves that ``Lattice.improvement`` considers, and the most steps that it returns."""
 
 FLAT = 1e-8
 """No Newton step is made if the Hessian's least eigenvalue is at most this fraction of its largest."""

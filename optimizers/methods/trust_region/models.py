@@ -52,7 +52,7 @@ APART = 1e-6
 """Multipliers ignore queries that are nearer to the center than this fraction of the first radius."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
-"""The distances in ``informative_points``, in radii, and the factor of the information at an uphill point."""
+"""The distances in ``informative_points``, in radii, and a factor that ranks uphill points lower."""
 
 
 class ModelBuilder:
@@ -116,7 +116,7 @@ class ModelBuilder:
         return self.rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
 
     def is_evaluated(self, state: TrustRegionState, point: Tensor) -> bool:
-        """Whether a point, in the run's dtype, has failed before, or was evaluated and f has no noise."""
+        """Whether a query of a point is useless: f has failed there, or has no noise and was evaluated there."""
         rounded, data = self.box.rounded(point), state.data
         asked = (data.failed,) if state.run.noisy else (data.failed, data.points)
         if state.constraints is not None:

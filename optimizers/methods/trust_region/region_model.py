@@ -18,8 +18,8 @@ from surrogates.pinned.engine import PinnedModel
 class RegionModel:
     """The posterior of f(x_b + s) − f(x_b) about the center x_b.
 
-    A step s has the coordinates c: Bs, and the distance of s from the subspace. The model's inputs are u = A c/R with
-    the metric A and the root mean square R of ‖A c‖ over the queries.
+    The coordinates c of a step s are the vector Bs and the distance of s from the subspace. The model's inputs are
+    u = A c/R, with the metric A and the root mean square R of ‖A c‖ over the queries.
 
     Args:
         pinned: the model in u, of f itself or of residuals whose cost is f.

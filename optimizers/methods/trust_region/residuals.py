@@ -81,7 +81,7 @@ class ResidualModel:
         self._cost = self._loss.cost(self._r)
 
     def mean(self, v: Tensor) -> float:
-        """Computes F(μ(v)) − F(μ(0)) at a point v, shape ``d``, in the model's unit."""
+        """Predicts the cost at a point v, shape ``d``, minus the cost at the pin, F(μ(v)) − F(μ(0))."""
         return (self._loss.cost(self._r + self._columns.means(v.numpy())) - self._cost) / self._unit
 
     def means(self) -> Tensor:

@@ -56,7 +56,7 @@ class DesignRule:
         return box.clamped(torch.cat([center[None], center + moves]))
 
     def wants_opposite(self, heights: Tensor) -> bool:
-        """Whether the opposite points are evaluated too, given the k values of a design minus the center's value."""
+        """Whether a design's opposite points are evaluated too, given its k values minus the center's value."""
         return bool((heights > 0.0).all())
 
     def opposite(self, box: FreeBox, center: Tensor, points: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ def batch_candidates(
 ) -> Tensor:
     """Returns candidates z ± δu, ``m x d``, for orthonormal u of large gradient uncertainty and four distances δ.
 
-    There are max(8, ``count``) directions u, at most d, drawn by ``seed`` and ``step``, where ``count`` candidates will
-    be queried. The distances δ are from ``nearest`` to ``farthest``.
+    ``count`` is the number of candidates that will be queried. There are max(8, ``count``) directions, at most d, drawn
+    by ``seed`` and ``step``. The distances are from ``nearest`` to ``farthest``.
     """
     u = uncertain_directions(conditioning, z.double(), max(UNCERTAIN, count), seed, step)
     return around(z, torch.linalg.qr(u.mT).Q.mT, nearest, farthest)

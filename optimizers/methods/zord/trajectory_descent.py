@@ -106,7 +106,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
             first-order rule is reset (10 in ZoRD's code); None: never.
         step_decay: multiplies the step sizes at each reset. With 1 (ZoRD's code), a rule of constant step length, such
             as Adam, comes no closer to the minimum than about a step.
-        update_rule: makes a torch optimizer of one parameter, as ``lambda p: torch.optim.Adam([p])``.
+        update_rule: makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p])``.
         **common: see ``Optimizer``. If x0 is given, the first iteration starts there, even with a history.
 
     Raises:
