@@ -183,7 +183,9 @@ class Federation:
             server.load_state_dict(state["server"])
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
             if len(history) != server.round:
-                raise MessageError(f"the history ends at round {len(history) - 1}, but the server is in {server.round}")
+                raise MessageError(
+                    f"the history ends at round {len(history) - 1}, but the server is in round {server.round}"
+                )
             check_integers("clients", list(state["clients"]), self.algorithm.clients)
             self.host.load_states(state["clients"])
         self.server, self.ledger, self.history = server, ledger, history

@@ -11,7 +11,7 @@ class RayExecutor:
     """Runs queries as Ray tasks: ``minimize(..., executor=RayExecutor(), workers=8)``.
 
     The tasks run on the cluster that ``ray.init`` has connected to; without it, Ray starts a cluster on this machine. A
-    query whose worker dies has failed; Ray does not repeat it (``max_retries=0``).
+    query whose worker dies counts as failed; Ray does not repeat it (``max_retries=0``).
 
     Args:
         **options: options of ``ray.remote`` for each task, such as ``num_cpus``, ``num_gpus`` and ``resources``.

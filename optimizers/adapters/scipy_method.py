@@ -39,8 +39,8 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
     - ``disp`` shows progress, and finally prints the message, the least value and the counts of iterations and queries.
 
     The callback is called after each batch with the best point, by SciPy's rule: as
-    ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, otherwise as ``callback(xk)``.
-    A callback that raises ``StopIteration`` ends the run with status 99; return values are ignored.
+    ``callback(intermediate_result=OptimizeResult)`` if that is its only parameter, otherwise as ``callback(xk)``. A
+    callback that raises ``StopIteration`` ends the run with status 99; return values are ignored.
 
     Args:
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.

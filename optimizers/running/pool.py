@@ -43,8 +43,7 @@ def run_tasks(
     at a time, in spawned processes with this process's default dtype; each task gets its own copy of ``function``.
     ``keep`` and ``died`` are called in this process. If a process dies, the tasks that were running are repeated, each
     alone in a process, and ``died`` is called for each task whose process dies again. An interrupt, or an exception in
-    ``function``, ``keep`` or ``died``, ends all processes; before it is raised, ``keep`` gets the results that have
-    arrived.
+    ``function``, ``keep`` or ``died``, ends all processes; ``keep`` first gets the results that have arrived.
 
     Args:
         function: picklable if there are several jobs.

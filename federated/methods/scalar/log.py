@@ -44,7 +44,7 @@ class ScalarLog:
             self.first = self._entries.pop(0).round + 1
 
     def between(self, start: int, stop: int) -> list[LoggedRound]:
-        """Returns the rounds start … stop − 1 that moved the model; they are complete from ``first`` on."""
+        """Returns the rounds start … stop − 1 that moved the model; the log is complete from ``first`` on."""
         low, high = (bisect.bisect_left(self._entries, at, key=lambda e: e.round) for at in (start, stop))
         return self._entries[low:high]
 
