@@ -131,7 +131,7 @@ class GradientEstimator(ABC):
     def __call__(
         self, fun: Callable[[Tensor], Any], x: Tensor, step: int = 0, *, batched: bool = False
     ) -> GradientEstimate:
-        """Evaluates fun point by point or, if ``batched``, at all ``q x d`` at once, and estimates its gradient at x."""
+        """Evaluates fun point by point or, if ``batched``, at all points at once, and estimates its gradient at x."""
         points = self.points(x, step)
         values = fun(points) if batched else [float(fun(point)) for point in points]
         return self.estimate(x, points, values)
