@@ -802,3 +802,24 @@ def test_cocopp_reads_the_files_and_finds_the_same_gaps(tmp_path):
         assert one.asked == 20 * d and int(line[5]) == (solved or one.asked)
         assert any(float(gap) == pytest.approx(one.final, rel=1e-5, abs=1e-12) for gap in line[6:])
     assert list((tmp_path / "ppdata").rglob("pprldmany*.svg"))
+
+
+@pytest.mark.parametrize(
+    "name", ["newuoa", "newuoa_wide", "bobyqa", "bobyqa_wide", "py_bobyqa", "py_bobyqa_noisy", "lq_cma"]
+)
+def test_methods_with_quadratic_models_minimize_a_quadratic_in_the_box_and_restart(name):
+    rival, asked = RIVALS[name], []
+    for module in rival.needs:
+        pytest.importorskip(module)
+
+    def objective(x):
+        asked.append(x)
+        return float(((x - 1.3) ** 2 * [1.0, 10.0, 100.0]).sum())
+
+    side = torch.full((3,), 5.0, dtype=torch.float64)
+    queries = Queries(objective, -side, side, 150, numpy=True)
+    rival.run(queries, np.full(3, -2.0), 7)
+    assert len(asked) == 150 and np.abs(asked).max() <= 5.0
+    assert queries.least < 1e-6
+    if name.endswith("_wide"):
+        assert rival.run.args[1] == rivals.OUR_RADIUS * 2 * rivals.SIDE

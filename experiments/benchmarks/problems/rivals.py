@@ -22,6 +22,7 @@ import torch
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.mixed_integer import sample
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
+from experiments.benchmarks.problems.quadratic_models import lq_cma, nlopt, py_bobyqa
 from experiments.benchmarks.problems.scbo import scbo
 from experiments.benchmarks.problems.suites import BOXES, SIDE, Problem
 from optimizers import SurrogateTrustRegion, minimize
@@ -213,6 +214,43 @@ _TABLE = (
         asks_start=False,
         suites=IN_A_BOX + CONSTRAINED + MIXED,
         why="the standard evolution strategy, with IPOP restarts",
+    ),
+    *(
+        Rival(
+            name,
+            functools.partial(nlopt, algorithm, radius),
+            most=320,
+            factor=100,
+            asks_start=False,
+            needs=("nlopt",),
+            why=f"Powell's {label} in NLopt, with {whose} initial step",
+        )
+        for label, algorithm in (("NEWUOA", "LN_NEWUOA_BOUND"), ("BOBYQA", "LN_BOBYQA"))
+        for name, radius, whose in (
+            (label.lower(), None, "its own"),
+            (f"{label.lower()}_wide", OUR_RADIUS * 2 * SIDE, "our trust region's"),
+        )
+    ),
+    *(
+        Rival(
+            name,
+            functools.partial(py_bobyqa, noisy),
+            most=40,
+            most_real=120,
+            asks_start=False,
+            needs=("pybobyqa",),
+            suites=suites,
+            why=f"BOBYQA in Python{', with its options for noise and restarts' if noisy else ''}",
+        )
+        for name, noisy, suites in (("py_bobyqa", False, ("bbob", "real")), ("py_bobyqa_noisy", True, ("bbob-noisy",)))
+    ),
+    Rival(
+        "lq_cma",
+        lq_cma,
+        most=40,
+        most_real=120,
+        asks_start=False,
+        why="CMA-ES with a linear or quadratic surrogate",
     ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences with d + 1 queries per gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
