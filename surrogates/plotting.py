@@ -8,7 +8,7 @@ figure is drawn.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -158,6 +158,21 @@ METHODS = Styles(
     }
 )
 """The styles of all methods in this project's figures, by the method's name in the records."""
+
+
+def distinct(methods: Sequence[str]) -> list[MethodStyle]:
+    """Returns the styles of methods with different colours, as long as there are colours.
+
+    A method without an entry in ``METHODS``, or with the colour of an earlier method, gets the next free colour.
+    """
+    styles: dict[str, MethodStyle] = {}
+    for method in sorted(methods, key=lambda method: method not in METHODS):
+        taken = {style.color for style in styles.values()}
+        free = [METHODS[method].color, *_COLORS]
+        color = next((color for color in free if color not in taken), free[0])
+        styles[method] = METHODS[method]._replace(color=color)
+    return [styles[method] for method in methods]
+
 
 COLUMN, PAGE = 3.4, 7.0
 """Printed widths in inches: one column of a paper, and the page."""

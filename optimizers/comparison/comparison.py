@@ -23,7 +23,7 @@ PANELS = {
     "ZO-L-Katyusha and its baselines": ("zo_l_katyusha", "zo_svrg", "projected_zo", "nesterov_spokoiny"),
     "HiSo": ("hiso", "decomfl"),
 }
-"""Methods that share a panel; all others share the panel "others"."""
+"""Methods that share a panel if there are many; all others share the panel "others"."""
 
 _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1", "cma": "cma_es"}
 """Names of methods that have another name in ``plotting.METHODS``."""
@@ -56,16 +56,23 @@ class Comparison:
         return sorted(self.methods, key=lambda method: float(self.final(method).mean()))
 
     def figure(self) -> Figure:
-        """Plots the least value against queries: mean and standard error over seeds, a panel for each family."""
+        """Plots the least value against queries, the mean and standard error over seeds.
+
+        More than seven methods are split into a panel for each family. Methods in a panel have different colours.
+        """
         own = tuple(name for name in self.methods if not any(name in family for family in PANELS.values()))
         named = {title: [m for m in names if m in self.methods] for title, names in {**PANELS, "others": own}.items()}
         families = [(title, names) for title, names in named.items() if names]
+        if len(self.methods) <= plotting.MOST:
+            families = [("", list(self.methods))]
         with plotting.applied():
             figure, axes = plotting.panels(1, len(families), height=3.2, sharey=True)
             for panel, (title, names) in zip(axes[0], families, strict=True):
-                for name in names:
-                    look = plotting.METHODS[_LOOKS.get(name.lower(), name.lower())]
-                    plotting.draw(panel, look, curve(self.rows, "queries", method=name))
+                plain = [name.lower().replace("-", "_") for name in names]
+                keys = [_LOOKS.get(key, key) for key in plain]
+                for name, key, look in zip(names, keys, plotting.distinct(keys), strict=True):
+                    label = look.label if key in plotting.METHODS else name
+                    plotting.draw(panel, look, curve(self.rows, "queries", method=name), label)
                 panel.set(title=title, xlabel="queries")
                 panel.legend()
             if all(float(row["value"]) > 0 for row in self.rows):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = 3
+SHOWN = 6
 
 
 def axes_or_new(ax: Axes | None) -> Axes:

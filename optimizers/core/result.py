@@ -95,12 +95,14 @@ class Result(OptimizeResult):
     def __repr__(self) -> str:
         shown = {name: in_one_line(self.get(name)) for name in ("message", "status", "success", "fun", "x")}
         counts = ", ".join(f"{name}: {self.get(name)}" for name in ("nit", "nfail"))
+        active, of = int(sum(self.get("active", ()))), len(self.get("active", ()))
         return "\n".join(
             [
                 f" message: {shown['message']}",
                 f" success: {shown['success']}, status: {shown['status']}",
                 f"     fun: {shown['fun']}" + (f" ± {self.fun_std:.3g}" if self.get("fun_std") else ""),
                 f"       x: {shown['x']}" if "params" not in self else f"  params: {self.params}",
+                *([f"   maxcv: {self.maxcv:.3g}, active: {active} of {of} constraints"] if "maxcv" in self else []),
                 f"    nfev: {self.get('nfev')}, {counts}",
             ]
         )

@@ -19,7 +19,7 @@ from matplotlib import image
 from scipy.optimize import Bounds, OptimizeResult
 
 from optimizers import L1, compare, minimize
-from optimizers.comparison.comparison import PANELS
+from optimizers.comparison.comparison import PANELS, Comparison
 from optimizers.comparison.records import where
 from optimizers.core.result import Result
 from optimizers.registry import METHODS
@@ -67,10 +67,22 @@ def test_a_method_of_ones_own_is_one_entry_and_ranked_by_what_it_reached():
     assert means == sorted(means)
     text = str(found)
     assert text.index(found.ranking()[0]) < text.index(found.ranking()[1])
-    axes = found.figure().axes
+    (axes,) = found.figure().axes
+    assert axes.get_title() == "" and [text.get_text() for text in axes.get_legend().get_texts()] == ["GLD", "bold"]
+    assert axes.get_xlabel() == "queries" and axes.get_ylabel() == "least value found"
+
+
+def test_lines_of_a_panel_have_different_colours_and_many_methods_have_panels():
+    labels = ("zord", "trust_region", "mine", "trust region", "Hiso", "l-bfgs-b")  # three of them are blue alone
+    rows = [{"seed": s, "method": m, "queries": 1, "value": 1.0} for s in (0, 1) for m in labels]
+    (axes,) = Comparison(rows, labels, 2).figure().axes
+    assert len({line.get_color() for line in axes.lines}) == len(labels)
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == ["ZoRD", "trust region on the GP", "mine", "trust region", "HiSo", "L-BFGS-B"]
+    many = (*labels, "A", "B")
+    rows = [{"seed": s, "method": m, "queries": 1, "value": 1.0} for s in (0, 1) for m in many]
+    axes = Comparison(rows, many, 2).figure().axes
     assert [panel.get_title() for panel in axes] == ["ZoRD and its baselines", "others"]
-    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["bold"]
-    assert axes[0].get_xlabel() == "queries" and axes[0].get_ylabel() == "least value found"
 
 
 def test_failed_queries_count_and_are_no_value():
@@ -130,8 +142,8 @@ def test_outside_methods_have_the_same_budget_and_starts(tmp_path):
             assert [row["queries"] for row in rows] == list(range(1, 22)) and values == sorted(values, reverse=True)
             assert method in ("COBYQA", "cma") or values[0] == pytest.approx(bowl(x0))
     assert found.final("L-BFGS-B").max() < 1e-9
-    legend = [text.get_text() for text in found.figure().axes[1].get_legend().get_texts()]
-    assert legend == ["COBYQA", "CMA-ES", "l-bfgs-b", "bfgs"]
+    legend = [text.get_text() for text in found.figure().axes[0].get_legend().get_texts()]
+    assert legend == ["RGF", "COBYQA", "CMA-ES", "L-BFGS-B", "bfgs"]
 
 
 def test_outside_methods_get_points_and_options_as_ours_do():
@@ -177,9 +189,9 @@ def test_it_prints_a_line_a_method_also_where_all_queries_failed():
     assert repr(found) == str(found) and len(str(found).splitlines()) == 3 and len(repr(found)) < 200
     assert np.isinf(found.final("bfgs")).tolist() == [False, True] and found.ranking() == ["gld", "bfgs"]
     assert "bfgs  no value in 1 of 2 runs" in str(found)
-    assert len(found.figure().axes) == 2
+    assert len(found.figure().axes) == 1
     lost = compare(lambda x: math.nan, bounds=BOX, max_queries=12, seeds=2, methods=["gld", "powell"])
-    assert lost.rows == [] and str(lost).count("no value in 2 of 2 runs") == 2 and len(lost.figure().axes) == 2
+    assert lost.rows == [] and str(lost).count("no value in 2 of 2 runs") == 2 and len(lost.figure().axes) == 1
 
 
 def test_psi_of_a_prox_is_part_of_the_value():

@@ -191,4 +191,4 @@ def test_five_lines():
     wide = Result(x=np.ones(10_000, dtype=np.float32), history=OptimizeResult(y=torch.zeros(10_000)))
     for shown in (wide, made([]), Result(), made(x=torch.tensor(1.0)), made(dtype=torch.bfloat16)):
         assert len(repr(shown).splitlines()) == 5 and max(map(len, repr(shown).splitlines())) < 90
-    assert "[1, 1, 1, ...] (ndarray, float32, 10000)" in repr(wide)
+    assert "[1, 1, 1, 1, 1, 1, ...] (ndarray, float32, 10000)" in repr(wide)

@@ -57,6 +57,9 @@ def test_the_minimum_is_found_with_its_multipliers(name):
     known = min((end for end in ends if end.success), key=lambda end: end.fun)
     assert result.success and result.fun == pytest.approx(known.fun, rel=1e-3, abs=1e-6)
     assert result.constr_violation == result.maxcv < 3e-6
+    assert f"maxcv: {result.maxcv:.3g}, active: {result.active.sum()} of {len(result.active)} constraints" in str(
+        result
+    )
     assert np.all(np.abs(result.x) <= 1.5)
     if name in ("redundant", "one point"):
         return  # multipliers are not unique
