@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -16,6 +16,7 @@ from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names, refuse_misspelt
 from optimizers.core.residuals import Loss
 from optimizers.core.result import Result, to_numpy
+from optimizers.core.space import Space
 from optimizers.evaluation import Evaluator, FailurePolicy
 from optimizers.progress import ProgressMode
 from optimizers.registry import method_class
@@ -79,8 +80,9 @@ def minimize(
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``: a tensor, array or list. If None, a method with a model of f begins at the best
-            point of the history or, without a history, of a Sobol' design in the bounds.
+        x0: initial point, shape ``d``: a tensor, array or list, or a dictionary if the variables have names. If None,
+            a method with a model of f begins at the best point of the history or, without a history, of a Sobol' design
+            in the bounds.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
             methods on COCO's functions (``experiments/published/which-method.md``); its prox needs a method ``value``.
         max_queries: query budget, never exceeded; failed queries and retries count.
@@ -143,6 +145,7 @@ def minimize(
     """
     cls = method_class(method)
     refuse_misspelt(minimize, keyword_names(minimize) | {"method"}, option_names(cls), options, ELSEWHERE)
+    x0 = bounds.point(x0) if isinstance(x0, Mapping) and isinstance(bounds, Space) else x0
     first = x0 if x0 is not None or history is None else as_history(history).X
     arrays = not isinstance(first, Tensor) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,17 @@ class Space(Bounds):
             raise ValueError("the variables have no names: pass names=[...] to Space")
         values = zip(self.names, self.integrality, x, strict=True)
         return {name: round(float(value)) if whole else float(value) for name, whole, value in values}
+
+    def point(self, values: Mapping[str, float]) -> np.ndarray:
+        """Returns the point with the given values by name, shape ``d``.
+
+        Raises:
+            ValueError: if the variables have no names or other names.
+        """
+        if self.names is None or set(values) != set(self.names):
+            has = "no names: pass names=[...] to Space" if self.names is None else f"the names {', '.join(self.names)}"
+            raise ValueError(f"the variables have {has}; got values of {', '.join(map(str, values))}")
+        return np.array([values[name] for name in self.names], dtype=np.float64)
 
     def description(self) -> dict[str, Any]:
         """The properties that ``Bounds`` does not have, as plain values."""

@@ -10,6 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+_HINTS: dict[type, str] = {
+    type(None): "; write NaN for a value that is missing or failed",
+    dict: "; Space.point makes a point of a dictionary",
+    nn.Module: "; ModuleObjective.x0() makes one vector of a module's parameters",
+}
+
 
 class InvalidValueError(TypeError, ValueError):
     """Raised for a value that is an error in the program, not a failed query."""
@@ -121,7 +127,8 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
 
 def _of_array(name: str, array: np.ndarray, booleans: bool) -> Tensor:
     if array.dtype.kind not in ("bfiu" if booleans else "fiu"):
-        raise TypeError(f"{name} must be real numbers, got {array.dtype} {array.tolist()!r:.80}")
+        hint = next((text for kind, text in _HINTS.items() if any(isinstance(v, kind) for v in array.flat)), "")
+        raise TypeError(f"{name} must be real numbers, got {array.dtype} {array.tolist()!r:.80}{hint}")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     return torch.from_numpy(np.array(array))

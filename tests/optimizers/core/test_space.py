@@ -184,6 +184,18 @@ def test_a_run_takes_a_history_of_whole_numbers_and_begins_without_x0():
         minimize(loss, None, bounds=SPACE, max_queries=20, history=([[1.0, 2.5, 0.0]], [1.0]), progress=False)
 
 
+def test_a_point_may_be_given_by_names():
+    begun = minimize(loss, X0, bounds=SPACE, max_queries=5, progress=False)
+    named = {"depth": 4, "shift": 0.0, "C": 1.0}
+    assert SPACE.point(named).tolist() == X0 and SPACE.named(SPACE.point(named)) == named
+    again = minimize(loss, named, bounds=SPACE, max_queries=5, progress=False)
+    assert np.array_equal(again.history.y, begun.history.y)
+    with pytest.raises(ValueError, match="the variables have the names C, depth, shift; got values of C, size"):
+        minimize(loss, {"C": 1.0, "size": 4}, bounds=SPACE, max_queries=5)
+    with pytest.raises(ValueError, match="no names: pass names="):
+        Space([(0, 1)]).point({"C": 1.0})
+
+
 def test_a_botorch_loop_gets_whole_candidates():
     generator = CandidateGenerator("trust_region", X0, bounds=SPACE, max_queries=30, maximize=False)
     while not generator.stopped:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from optimizers.core.values import parse_point, parse_values
+from optimizers.core.values import numeric, parse_point, parse_values
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,16 @@ def test_points():
     assert parse_point(a).numpy() is not a and not np.shares_memory(parse_point(a).numpy(), a)
     with pytest.raises(ValueError, match="shape"):
         parse_point(3.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ([1.0, None], "write NaN for a value that is missing or failed"),
+        ([{"rate": 0.1}], r"Space\.point makes a point of a dictionary"),
+        (torch.nn.Linear(2, 1), r"ModuleObjective\.x0\(\) makes one vector"),
+    ],
+)
+def test_objects_that_are_no_numbers_are_refused_with_advice(given, advice):
+    with pytest.raises(TypeError, match=f"values must be real numbers, got .*; {advice}"):
+        numeric("values", given)
