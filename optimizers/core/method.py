@@ -40,8 +40,9 @@
   of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base class saves
   and restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
   batches share it.
-- **Random numbers** are addressed, so that there is no generator state. ``self._directions_batch(rows, scales)`` uses
-  the directions of ``step = self.number``, which grows with each batch, also after failures; other numbers come from
+- **Random numbers** are addressed, so that there is no generator state. ``self._directions_batch(rows, scales)`` asks
+  for ``x + scales[i] * u``, where the standard normal vector u depends on (seed, step, rows[i]) only. ``step`` is
+  ``self.number``, which grows with each batch, also after failures. Other numbers come from
   ``self._generator(stream)``, a pure function of (seed, number, stream).
 - **Tests.** ``optimizers.testing.check_optimizer`` checks all of this.
 """

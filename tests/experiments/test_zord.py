@@ -169,6 +169,8 @@ def test_kernels_are_told_apart_and_all_run():
     assert set(distinct(rows, "method")) == methods
     values = {tuple(row["value"] for row in where(rows, method=method)) for method in methods}
     assert len(values) == len(methods)
+    with pytest.raises(ValueError, match=r"kernels must be .* got 'matern'; did you mean 'matern.2'"):
+        errors.kernel_named("matern", 1.0)
 
 
 @pytest.mark.parametrize("name", ["zord-fig1", "zord-fig10"])

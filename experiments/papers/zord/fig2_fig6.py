@@ -87,7 +87,7 @@ def estimates(
     X = errors.local_queries(x, radius, n, seed)
     values, found = problem(X), {}
     for method, name in zip(settings.surrogates, settings.kernels, strict=True):
-        kernel = errors.KERNELS[name](settings.lengthscale)
+        kernel = errors.kernel_named(name, settings.lengthscale)
         found[method] = errors.derived_gp_gradient(X, values, x, kernel, settings.noise), len(X)
     orthonormal = FiniteDifferences(n - 1, radius * problem.dim**0.5, seed=seed)
     for method, more in (
@@ -228,7 +228,7 @@ def trajectory(settings: Fig2b, problem: Problem, start: Tensor, kind: str, radi
 
 
 def _derived_gp(settings: Fig2b, X: Tensor, values: Tensor) -> Tensor:
-    kernel = errors.KERNELS[settings.kernel](settings.lengthscale)
+    kernel = errors.kernel_named(settings.kernel, settings.lengthscale)
     return errors.derived_gp_gradient(X, values, X[-1], kernel, settings.noise)
 
 

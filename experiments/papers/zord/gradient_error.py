@@ -30,6 +30,7 @@ from experiments.workloads.problems import Problem, standard_problem
 from optimizers import FiniteDifferences
 from optimizers.comparison.records import Row, Rows
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, plotting, rbf_kernel
+from surrogates.checks import check_choice
 
 METRICS = {"cosine": "cosine similarity", "relative_error": "Euclidean error / ‖∇f‖"}
 
@@ -39,6 +40,11 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
     "matern52": lambda lengthscale: matern_kernel(lengthscale, nu=2.5),
     "rbf": rbf_kernel,
 }
+
+
+def kernel_named(name: str, lengthscale: float) -> Kernel:
+    """Makes a kernel of ``KERNELS``; raises ``ValueError`` for another name."""
+    return KERNELS[check_choice("kernels", name, KERNELS)](lengthscale)
 
 
 @dataclasses.dataclass(frozen=True)
