@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 import time
 from collections import deque
@@ -164,30 +163,13 @@ class Host:
         """See ``ClientHost.close``."""
         self._clients = {}
 
-    def hand_over(self, number: int) -> bytes | None:
-        """Removes a client; returns its pickled objective, gradient and state, or None if they cannot be pickled."""
-        assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
-        state = self._clients[number].state_dict() if number in self._clients else None
-        try:
-            data = pickle.dumps((self.evaluators[number], self.gradients.get(number), state))
-        except Exception:
-            return None
-        for held in (self._clients, self.evaluators, self.gradients):
-            held.pop(number, None)
-        return data
-
-    def take_over(
-        self, number: int, evaluator: Evaluator, gradient: Gradient | None, state: Mapping[str, Any] | None
-    ) -> None:
-        """Adds a client from another host, or a new one without a state."""
+    def take_over(self, number: int, evaluator: Evaluator, gradient: Gradient | None) -> None:
+        """Adds a client's objective and gradient from another process."""
         assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
         self._traced |= evaluator.traced
         self.evaluators[number] = replace(evaluator, traced=self._traced)
         if gradient is not None:
             self.gradients[number] = gradient
-        self._clients.pop(number, None)
-        if state is not None:
-            self.client(number).load_state_dict(state)
 
     def _work(self, client: Client, crash_after: int | None) -> bool:
         """Runs a client's queries; False if it crashed before their end."""

@@ -424,9 +424,9 @@ class Picky(Quadratic):
 
 def test_workers_that_end_or_raise_are_reported():
     fork = {"workers": 2, "start_method": "fork", "rounds": 1}
-    with pytest.raises(WorkerError, match="worker 1 ended"):
+    with pytest.raises(WorkerError, match="a worker ended"):
         simulate("fedzo", [Quadratic(0), Ending(1)], X0, **fork, **OPTIONS)
-    with pytest.raises((WorkerError, ArithmeticError), match="no value"):
+    with pytest.raises((RuntimeError, ArithmeticError), match="no value"):
         simulate("fedzo", [Quadratic(0), Picky(1)], X0, on_failure="raise", **fork, **OPTIONS)
 
 

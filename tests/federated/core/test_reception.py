@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from federated import ALGORITHMS, Arrival, MessageError, Report, encode, make_federation, simulate
+from federated import ALGORITHMS, Arrival, MessageError, Report, encode, make_federation
 from federated.core.codec import Entry, Frame, opened
 from federated.core.messages import LONGEST_REASON, plain
 from federated.testing import Fault, Quadratic, faulty
@@ -210,23 +210,6 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch):
     jumping, again = run()
     assert torch.equal(plainly.server.x, jumping.server.x) and again == records
     assert 0.0 <= jumping.ledger.total("seconds") < 60.0
-
-
-def test_a_worker_answers_for_its_own_clients_alone(monkeypatch):
-    from federated.engine.host import Service
-    from federated.engine.workers import WorkerPool
-
-    answer = WorkerPool._answer
-
-    def lying(self, worker):
-        given = answer(self, worker)
-        return dataclasses.replace(given, client=1) if isinstance(given, Service) else given
-
-    monkeypatch.setattr(WorkerPool, "_answer", lying)
-    options = {"workers": 2, "start_method": "fork"}
-    result = simulate("fedzo", [Quadratic(i) for i in range(2)], X0, rounds=1, progress=False, **OPTIONS, **options)
-    assert result.history[-1].accepted == (1,)
-    assert result.history[-1].refused == ((0, "local", "its worker did not answer"),)
 
 
 def test_a_header_is_read_before_a_tensor_is_made(monkeypatch):
