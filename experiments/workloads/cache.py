@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from optimizers.core.files import save_tensors
+from optimizers.core.files import saved
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,7 @@ def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
     beside = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            save_tensors(made, file)
+        beside.write_bytes(saved(made))
         os.replace(beside, path)
     except OSError as error:
         with suppress(OSError):

@@ -22,7 +22,7 @@ from federated.flower.grid_host import GridHost
 from federated.flower.keys import read_keys
 from federated.flower.status import Status
 from federated.simulate import run_rounds
-from optimizers.core.files import replacing, save_tensors
+from optimizers.core.files import replacing, saved
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def write(federation: Federation, folder: Path) -> None:
 
 def _write_model(x: Tensor, path: Path) -> None:
     with replacing(path) as file:
-        save_tensors(x, file)
+        file.write(saved(x))
 
 
 def _checkpoint_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:

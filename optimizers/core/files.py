@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self
 
 import torch
 
@@ -118,20 +118,11 @@ class GrowingFile:
         return made, data
 
 
-def save_tensors(value: Any, file: BinaryIO) -> str:
-    """Writes a value by ``torch.save`` and returns the SHA-256 of the bytes in hexadecimal.
-
-    Raises:
-        OSError: if the file cannot be written; ``torch.save`` alone raises a ``RuntimeError``.
-    """
-    written = _Written(file)
-    try:
-        torch.save(value, cast(BinaryIO, written))
-    except RuntimeError as error:
-        if written.error is None:
-            raise
-        raise written.error from error
-    return written.sha256
+def saved(value: Any) -> memoryview:
+    """The output of ``torch.save`` in memory, so that a failed write of it is an ``OSError``."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getbuffer()
 
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: int) -> None:
@@ -140,31 +131,10 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: in
     Raises:
         OSError: as ``replacing``.
     """
+    data = saved(dict(state))
     with replacing(path) as file:
-        file.write(f"checkpoint {form} {hashlib.sha256().hexdigest()}\n".encode())
-        sha256 = save_tensors(dict(state), file)
-        file.seek(0)
-        file.write(f"checkpoint {form} {sha256}\n".encode())
-
-
-class _Written(io.RawIOBase):
-    """A file that computes the SHA-256 of its content and keeps the error of a failed write."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._digest = file, hashlib.sha256()
-        self.error: OSError | None = None
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
+        file.write(f"checkpoint {form} {hashlib.sha256(data).hexdigest()}\n".encode())
+        file.write(data)
 
 
 def read_state(path: str | os.PathLike[str], form: int) -> dict[str, Any]:

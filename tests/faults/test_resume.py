@@ -5,6 +5,7 @@ import importlib
 import linecache
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -152,9 +153,24 @@ def test_scipys_function_with_arguments_is_compared_itself(tmp_path):
         scipy.optimize.minimize(changed, X0, args=(2.0,), method=method, options=options)
 
 
-def test_functions_without_source_are_taken_for_one(tmp_path):
+def test_functions_without_source_are_told_apart(tmp_path):
     begin(tmp_path / "run.pt", fun=eval("lambda x: float((x * x).sum())"))
-    assert begin(tmp_path / "run.pt", fun=eval("lambda x: float((x + x).sum())"), max_queries=30).nfev == 30
+    with pytest.raises(ValueError, match="different version"):
+        begin(tmp_path / "run.pt", fun=eval("lambda x: float((x + x).sum())"), max_queries=30)
+
+
+@pytest.mark.parametrize(
+    "fun", ["lambda x: 1.0 if x in {'a', 'b', 'c', 'd'} else 2.0", "lambda x: max(x, key=lambda y: -y)"]
+)
+def test_a_fingerprint_is_that_of_another_process(fun):
+    lines = f"from optimizers.running.version import fingerprint; print(fingerprint({fun}))"
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", lines], env=os.environ | {"PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE
+        ).stdout
+        for seed in "12"
+    ]
+    assert outputs[0] == outputs[1] != b"None\n"
 
 
 def test_an_optimizer_that_has_begun_without_its_x0_goes_on(tmp_path):
