@@ -1,15 +1,15 @@
 """Exact derivatives of any GPyTorch kernel, by automatic differentiation of its own formula, in float64.
 
-All points x are moved by s and all x' by t. The derivative ∂/∂s of the kernel matrix at s = 0, by ``torch.func.jvp``,
-contains that of every entry, so that ∂k/∂x takes d evaluations. For ∂²k/∂x∂x' each row is then differentiated backward
-in x', q d times. It is slower than a closed form by these factors.
+All points x are shifted by s and all x' by t. ``torch.func.jvp`` gives ∂/∂s of all entries of the kernel matrix at
+once, so ∂k/∂x takes d evaluations. For ∂²k/∂x∂x' each of the q·d rows of ∂k/∂x is then differentiated backward in x'. A
+closed form is faster by these factors.
 
-At r = 0 the chain rule through r = √Σδ² gives 0/0, although k, if even in r and smooth, has derivatives: ∂_s∂_t k =
-k''(r) δ_s·δ_t. There r is continued as δ·w with w = δ_s/‖δ_s‖, whose derivatives ‖δ_s‖ and δ_t·w have that product. If
-a first derivative depends on the sign of w, k has a kink and no derivative.
+At r = 0 the chain rule through r = √Σδ² gives 0/0, although a smooth k that is even in r has the derivative ∂_s∂_t k =
+k''(r) δ_s·δ_t. There r is replaced by δ·w with w = δ_s/‖δ_s‖: its derivatives ‖δ_s‖ and δ_t·w have the product δ_s·δ_t.
+If a first derivative depends on the sign of w, k has a kink and no derivative.
 
-A formula may have another kink, such as |x − x'|, where PyTorch returns an arbitrary number. The increments detect it:
-the limit of E(f(x + hu) − f(x))²/h² is the variance of uᵀ∇f(x), but at a kink it grows as 1/h.
+A formula may have another kink, such as |x − x'|, where PyTorch returns an arbitrary number. Increments of f detect a
+kink: E(f(x + hu) − f(x))²/h² converges to the variance of uᵀ∇f(x) as h → 0, but grows as 1/h at a kink.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _STRUCTURES = (GridInterpolationKernel, GridKernel, InducingPointKernel, MultiDe
 
 
 def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
-    """The values of a copy of a kernel, ``active_dims`` and scales included, and their automatic derivatives.
+    """Returns the values of a copy of a kernel, with its ``active_dims`` and scales, and their automatic derivatives.
 
     Args:
         kernel: A kernel of any type.
         detach: Whether the hyper-parameters are detached from autograd.
 
     Raises:
-        UnsupportedKernelError: If its values are not a function of two points; the message states the reason.
+        UnsupportedKernelError: If the kernel's value is not a function of two points; the message states the reason.
     """
     _refuse_what_is_no_function(kernel)
     tensors = [*kernel.parameters(), *kernel.buffers()]
@@ -72,8 +72,8 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
             found = _Derivatives(frozen, distances, x1.double(), x2.double()).blocks(mixed)
         except RuntimeError as error:
             raise ValueError(
-                f"{type(unscaled(kernel)[0]).__name__} cannot be differentiated automatically: PyTorch's forward mode "
-                f"fails in its formula ({error}). Give its derivatives with surrogates.register_kernel."
+                f"{type(unscaled(kernel)[0]).__name__} cannot be differentiated automatically, because PyTorch's "
+                f"forward mode fails ({error}). Register the kernel's derivatives with surrogates.register_kernel."
             ) from error
         finally:
             distances.begin(())
@@ -86,16 +86,16 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
 def _refuse_what_is_no_function(kernel: Kernel) -> None:
     probe = torch.zeros(1, 1)
     if kernel.num_outputs_per_input(probe, probe) != 1:
-        raise UnsupportedKernelError(kernel, "gives several outputs for a point: only one value of f is modelled.")
+        raise UnsupportedKernelError(kernel, "has several outputs per point; use a kernel with one output.")
     for part in (module for module in kernel.modules() if isinstance(module, Kernel)):
         if isinstance(part, _INDICES):
-            raise OpaqueKernelError(part, "has no gradient: its inputs are indices or categories, not points.")
+            raise OpaqueKernelError(part, "has no gradient: its inputs are indices or categories.")
         if isinstance(part, _STRUCTURES):
             raise OpaqueKernelError(
-                part, "approximates another kernel by structure in the data: give that other kernel itself."
+                part, "approximates its base kernel by structure in the data; use the base kernel itself."
             )
         if isinstance(part, RFFKernel) and not hasattr(part, "randn_weights"):
-            raise OpaqueKernelError(part, "has not drawn its features yet: give num_dims when it is made.")
+            raise OpaqueKernelError(part, "has not drawn its features yet; pass num_dims to its constructor.")
 
 
 def _frozen(tensor: Tensor, detach: bool) -> Tensor:

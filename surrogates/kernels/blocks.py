@@ -1,12 +1,11 @@
 """Derivative blocks of kernels, ∂k/∂x and ∂²k/∂x∂x', for sums and products too.
 
-A kernel is converted to one of three snapshots: ``StationaryKernel``, a function of r²; ``GeneralKernel``, given by
-functions of (x, x'), in closed form if ``surrogates.kernels.registry`` has one and otherwise by automatic
-differentiation; and ``CompositeKernel``, a sum or product of the three.
+A kernel is converted to a snapshot of one of three types. A ``StationaryKernel`` is a function of r². A
+``GeneralKernel`` is given by functions of (x, x'): those of ``surrogates.kernels.registry``, or automatic derivatives.
+A ``CompositeKernel`` is a sum or product of snapshots.
 
-The blocks are dense (``... x q x n x d`` and ``... x q x n x d x d``) and exist for every kernel. For the mean, the
-trace and directional variances under a single stationary kernel, ``surrogates.stationary_conditioning`` needs only
-``q x n`` numbers instead.
+The blocks are dense, ``... x q x n x d`` and ``... x q x n x d x d``. For a single stationary kernel,
+``surrogates.stationary_conditioning`` computes the mean, the trace and directional variances without them.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from surrogates.kernels.stationary import StationaryKernel, as_stationary, over_
 
 @dataclass(frozen=True)
 class CompositeKernel:
-    """A snapshot of a GPyTorch kernel: a sum or product of kernels over some of the inputs; it shares no storage.
+    """A snapshot of a sum or product of GPyTorch kernels, which later changes of the kernels do not affect.
 
     Attributes:
         is_product: Whether the parts are multiplied instead of added.
-        parts: The kernels that are combined.
-        outputscale: The factor of the whole kernel, ``batch``, or None for 1.
+        parts: The summands or factors.
+        outputscale: The outputscale of the whole kernel, ``batch``, or None for 1.
         active_dims: The inputs of the whole kernel, or None for all.
     """
 
@@ -53,11 +52,11 @@ class CompositeKernel:
 
 @dataclass(frozen=True)
 class GeneralKernel:
-    """A snapshot of a GPyTorch kernel: functions for its values and their derivatives; it shares no storage.
+    """A snapshot of a GPyTorch kernel that is given by functions for its values and their derivatives.
 
     Attributes:
         functions: The values and the blocks, as functions of the kernel's inputs.
-        outputscale: The factor of the kernel, ``batch``, or None for 1.
+        outputscale: The kernel's outputscale, ``batch``, or None for 1.
         active_dims: The kernel's inputs, or None for all.
     """
 
@@ -67,11 +66,11 @@ class GeneralKernel:
 
 
 KernelSnapshot = StationaryKernel | CompositeKernel | GeneralKernel
-"""A GPyTorch kernel with its hyper-parameters at one moment."""
+"""A kernel with copies of its hyper-parameters."""
 
 
 def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnapshot:
-    """A snapshot of a kernel, which later changes of the kernel do not affect; a snapshot is returned unchanged.
+    """Returns a snapshot of a kernel, which later changes of the kernel do not affect.
 
     Args:
         kernel: Any kernel whose value is a function of two points.
@@ -98,21 +97,20 @@ def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnap
 
 
 def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
-    """k, ∂k/∂x, ∂k/∂x' and, if requested, ∂²k/∂x∂x' for every pair of points, in the inputs' own units.
+    """Computes k, ∂k/∂x, ∂k/∂x' and, if ``mixed``, ∂²k/∂x∂x' for every pair of points, in the units of x1 and x2.
 
-    The blocks of a sum are sums; a product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa. If a part has
-    no derivative in an input, such as a category, the derivatives in that input are NaN, with a warning.
+    A product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa. If a part of the kernel has no derivative in
+    an input, such as a category, the derivatives in this input are NaN, with a warning.
 
     Args:
         kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
-        mixed: Whether to form the ``d x d`` second derivatives.
+        mixed: Whether to compute ∂²k/∂x∂x', ``d x d`` for each pair.
 
     Raises:
         UnsupportedKernelError: If a part of the kernel is not a function of two points.
-        ValueError: If no derivative exists between two points: ``mixed`` blocks of Matérn 1/2, or its ∂k/∂x between
-            coincident points.
+        ValueError: If no derivative exists between two points. Matérn 1/2 has no ∂²k/∂x∂x', and no ∂k/∂x at x = x'.
     """
     kernel = snapshot(kernel)
     blocks = existing_blocks(kernel, x1, x2, mixed)
@@ -125,7 +123,7 @@ def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed
 
 
 def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
-    """As ``kernel_blocks``, with NaN for every derivative that does not exist."""
+    """Computes ``kernel_blocks`` with NaN, instead of an error or a warning, where a derivative does not exist."""
     if isinstance(kernel, StationaryKernel):
         return _stationary_blocks(kernel, x1, x2, mixed)
     active_dims = kernel.active_dims
@@ -151,21 +149,21 @@ def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> Val
 
 
 def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
-    """Raises an error unless a kernel, with its hyper-parameters, can be the covariance of the values.
+    """Checks that a kernel can be the covariance of function values with d inputs.
 
     Args:
         kernel: The covariance of the values.
         d: The number of inputs.
-        of_derivatives: Whether derivatives are observed too. GPyTorch's kernels of values and gradients, such as
-            ``RBFKernelGrad``, are then accepted, and stand for the covariance of the values alone.
+        of_derivatives: Whether derivatives are observed too. A kernel of values and gradients, such as
+            ``RBFKernelGrad``, is then accepted, and its covariance of values is checked.
 
     Raises:
-        UnsupportedKernelError: If the kernel or a part of it is not a function of two points; the message names it.
+        UnsupportedKernelError: If the kernel, or a part of the kernel, is not a function of two points.
         TypeError: If a part is a kernel of values and gradients, and ``of_derivatives`` is False.
         ValueError: If a hyper-parameter is not finite and positive, or lengthscales or ``active_dims`` do not fit d.
     """
     if not isinstance(kernel, Kernel):
-        raise UnsupportedKernelError(kernel, "is no kernel of GPyTorch.")
+        raise UnsupportedKernelError(kernel, "is not a GPyTorch kernel.")
     if kernel.active_dims is not None:
         if not bool(((kernel.active_dims >= 0) & (kernel.active_dims < d)).all()):
             raise ValueError(f"The kernel's active_dims must be in [0, {d}), got {kernel.active_dims.tolist()}.")
@@ -179,9 +177,9 @@ def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
         return
     if not of_derivatives and type(kernel) in (RBFKernelGrad, Matern52KernelGrad):
         raise TypeError(
-            f"{type(kernel).__name__} is the covariance of values and gradients together. Where only values are "
-            "observed, give RBFKernel or MaternKernel(nu=2.5): the gradient posterior is the same. Observed gradients "
-            "go to DerivedGP.with_gradients."
+            f"{type(kernel).__name__} is the covariance of values and gradients. If only values are observed, use "
+            "RBFKernel or MaternKernel(nu=2.5), which give the same gradient posterior; if gradients are observed too, "
+            "use DerivedGP.with_gradients."
         )
     read = snapshot(kernel)
     for name in ("lengthscale", "alpha", "period_length", "variance", "mixture_scales", "mixture_means"):
@@ -201,9 +199,9 @@ def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
 
 
 def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Tensor:
-    """k(x, x') for every pair, ``... x q x n``, float64, exact at and near coincident points.
+    """Computes k(x, x') for every pair, ``... x q x n``, in float64.
 
-    GPyTorch expands the square of the distance, which costs digits between close points, and works in the dtype of x.
+    Unlike GPyTorch's values, the results keep full precision for points that are close to each other.
 
     Args:
         kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
@@ -229,30 +227,30 @@ def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Te
 
 
 def is_uniform(kernel: KernelSnapshot) -> bool:
-    """Whether ∂ₓ∂ₓ' k at x = x' is known to be one diagonal matrix, the same everywhere."""
+    """Whether ∂ₓ∂ₓ' k at x = x' is known to be the same diagonal matrix at every x."""
     if isinstance(kernel, CompositeKernel):
         return all(map(is_uniform, kernel.parts))
     return isinstance(kernel, StationaryKernel)
 
 
 def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
-    """The diagonal matrix ∂ₓ∂ₓ' k at x = x', as a vector, the same at every x, ``batch x d`` or ``d``.
+    """The prior variance of every partial derivative, ``batch x d`` or ``d``, of a kernel for which it is constant.
 
-    For o h(r²) it is −2 o h'(0)/ℓᵢ². Sums add. In a product first derivatives vanish at x = x', so that each factor's
-    diagonal is multiplied by the values of the others.
+    It is the diagonal of ∂ₓ∂ₓ' k at x = x': −2 o h'(0)/ℓᵢ² for o h(r²). For a sum the diagonals add. In a product, the
+    diagonal of each factor is multiplied by the other factors, because first derivatives vanish at x = x'.
 
     Args:
         kernel: A function of r², a sum or product of such functions, or their ``snapshot``.
         d: The number of inputs.
 
     Raises:
-        ValueError: For Matérn 1/2, and for other kernels, where it depends on x: use ``prior_gradient_covariance``.
+        ValueError: For Matérn 1/2, and for kernels whose variance depends on x (use ``prior_gradient_covariance``).
     """
     kernel = snapshot(kernel)
     if not is_uniform(kernel):
         raise ValueError(
-            "The prior variance of the gradient is not the same everywhere for a kernel that is not made of functions "
-            "of r² alone: ask for prior_gradient_covariance(kernel, x), its covariance at given points."
+            "The prior variance of the gradient depends on the point unless the kernel is a function of r², or a sum "
+            "or product of such functions; use prior_gradient_covariance(kernel, x) for the covariance at points x."
         )
     variance = _prior(kernel, d)[1]
     missing = variance.isnan()
@@ -327,7 +325,7 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
 
 
 def scaled(value: Tensor, kernel: CompositeKernel | GeneralKernel, dims: int) -> Tensor:
-    """The value times the kernel's outputscale, whose batch ``dims`` further dimensions follow."""
+    """The value times the kernel's outputscale; ``dims`` dimensions of the value follow the batch."""
     outputscale = kernel.outputscale
     return value if outputscale is None else outputscale.to(value.dtype)[(..., *(None,) * dims)] * value
 

@@ -1,7 +1,7 @@
-"""Closed forms of GPyTorch's further kernels, registered when this package is imported.
+"""Closed forms for further GPyTorch kernels, registered when this package is imported.
 
-Functions of r² (cosine, piecewise polynomial), of x·x' (linear, polynomial), and products over the inputs of functions
-of δᵢ = xᵢ − x'ᵢ (periodic, spectral mixture).
+They are functions of r² (cosine, piecewise polynomial), functions of x·x' (linear, polynomial), and products of
+functions of δᵢ = xᵢ − x'ᵢ over the inputs (periodic, spectral mixture).
 
 References:
     C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine Learning, 2006, Sec. 4.2.
@@ -56,7 +56,7 @@ def cosine(kernel: CosineKernel, copied: Copied) -> RadialFunctions:
 def piecewise_polynomial(kernel: PiecewisePolynomialKernel, copied: Copied) -> KernelFunctions:
     """k = (1 − r)₊^(j+q) P(r) with j = ⌊d/2⌋ + q + 1, d the number of inputs, and GPyTorch's polynomials P.
 
-    GPyTorch's P for q = 2 differs from the printed one; this function follows GPyTorch.
+    For q = 2, GPyTorch's P has j + 4j where Rasmussen and Williams have j² + 4j; this function follows GPyTorch.
     """
     lengthscale, q = copied(kernel.lengthscale), kernel.q
 
@@ -115,7 +115,7 @@ def _value(polynomial: Polynomial, r: Tensor) -> Tensor:
 
 
 def linear(kernel: LinearKernel, copied: Copied) -> KernelFunctions:
-    """k = Σᵢ vᵢ xᵢ x'ᵢ, whose gradient covariance is diag(v) everywhere."""
+    """k = Σᵢ vᵢ xᵢ x'ᵢ; the covariance of the gradient is diag(v) at every point."""
     variance = copied(kernel.variance)
 
     def blocks(x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
@@ -151,7 +151,7 @@ def polynomial(kernel: PolynomialKernel, copied: Copied) -> KernelFunctions:
 
 
 def periodic(kernel: PeriodicKernel, copied: Copied) -> KernelFunctions:
-    """k = Πᵢ exp(−2 sin²(πδᵢ/pᵢ)/λᵢ), where λ is GPyTorch's lengthscale, which is not squared."""
+    """k = Πᵢ exp(−2 sin²(πδᵢ/pᵢ)/λᵢ), where λ is GPyTorch's lengthscale (it is not squared)."""
     period, scale = (copied(t).unsqueeze(-2) for t in (kernel.period_length, kernel.lengthscale))
 
     def factors(delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:

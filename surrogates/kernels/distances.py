@@ -1,4 +1,4 @@
-"""Squared distances in a diagonal metric, by a matrix product, or from differences if that is not exact enough."""
+"""Squared distances in a diagonal metric, by a matrix product where it is accurate, otherwise from differences."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CHUNK = 1 << 18
 
 
 def squared_distances(x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ (xᵢ − x'ᵢ)² for every pair, ``... x q x n``, to nearly full relative precision, 0 for equal points.
+    """Computes Σᵢ wᵢ (xᵢ − x'ᵢ)² for every pair, ``... x q x n``, to nearly full precision (0 for equal points).
 
     Args:
-        x1: The points x, ``... x q x d``, best centred near the points of interest.
+        x1: The points x, ``... x q x d``. Center x and x' near the points of interest for the best accuracy.
         x2: The points x', ``... x n x d``.
         weights: The weights wᵢ >= 0, ``... x 1 x d`` or ``... x 1 x 1``.
     """
@@ -26,10 +26,10 @@ def squared_distances(x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
 
 
 def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
-    """The squared distances, recomputed from the differences if they are small compared with ``scale``.
+    """Recomputes squared distances from the differences where they are small compared with ``scale``.
 
-    ``result`` are the squared distances by the expansion of the square, and ``scale`` is ‖x‖² + ‖x'‖² relative to the
-    expansion's centre, both ``... x q x n``. The other arguments are as in ``squared_distances``.
+    ``result`` are the squared distances ‖x‖² + ‖x'‖² − 2x·x', and ``scale`` is ‖x‖² + ‖x'‖², both ``... x q x n``. The
+    other arguments are as in ``squared_distances``.
     """
     with torch.no_grad():
         close = (result < _CANCELLATION * scale).nonzero(as_tuple=True)
@@ -48,9 +48,9 @@ def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tens
 
 
 def pairwise_squared_distances(x: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ (xᵢ − x'ᵢ)² among the rows of x, ``... x n x n``, symmetric with a zero diagonal, in float64.
+    """Computes Σᵢ wᵢ (xᵢ − x'ᵢ)² among the rows of x, ``... x n x n``, symmetric with a zero diagonal, in float64.
 
-    The rows are centred at their mean, a block of inputs at a time, so that no second copy of x is made.
+    The rows are centred at their mean in blocks of inputs, without a copy of x.
 
     Args:
         x: The points, ``... x n x d``.

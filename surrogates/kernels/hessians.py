@@ -1,8 +1,8 @@
 """Hessians in x of weighted sums of kernels, Σ_τ α_τ k(x, x_τ).
 
 For a stationary kernel o h(r²), with Z the ``n x d`` matrix of rows (x − x_τ)/ℓ², c = 2 o h'(r²) and e = 4 o h''(r²),
-it is (Σ_τ c_τ α_τ) diag(1/ℓ²) + Zᵀ diag(e ∘ α) Z. For any other kernel it is the automatic derivative of the gradient,
-exact and slower.
+the Hessian is (Σ_τ c_τ α_τ) diag(1/ℓ²) + Zᵀ diag(e ∘ α) Z. For any other kernel it is the automatic derivative of the
+gradient, which is exact and slower.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from surrogates.kernels.stationary import StationaryKernel, over_all_inputs
 
 
 def check_has_hessian(kernel: KernelSnapshot, covariance: bool = False) -> None:
-    """Raises a ValueError if second derivatives are known not to exist under a part of the kernel.
+    """Raises a ``ValueError`` if a part of the kernel is known to have no Hessian posterior.
 
     Args:
         kernel: The kernel.
-        covariance: Whether their covariance is needed, not only their mean. The mean does not exist under Matérn 1/2,
-            the covariance also not under Matérn 3/2.
+        covariance: Whether the covariance of second derivatives is needed, not only their mean. Matérn 1/2 has neither
+            mean nor covariance, Matérn 3/2 has no covariance.
     """
     if isinstance(kernel, CompositeKernel):
         for part in kernel.parts:
@@ -40,12 +40,12 @@ def check_has_hessian(kernel: KernelSnapshot, covariance: bool = False) -> None:
 
 
 class AutomaticHessian:
-    """The Jacobian of a gradient at each point x, by automatic differentiation.
+    """The Jacobian of a gradient at the points x, by automatic differentiation.
 
     Args:
         gradient: A function that returns the gradient, ``... x q x d``, at points of that shape.
         x: The points, ``... x q x d``.
-        further: Whether results carry derivatives in the points and in the parameters of the gradient.
+        further: Whether results can be differentiated in the points and in the parameters of the gradient.
     """
 
     def __init__(self, gradient: Callable[[Tensor], Tensor], x: Tensor, further: bool) -> None:
@@ -74,12 +74,12 @@ class AutomaticHessian:
 
 
 def kernel_hessian(kernel: KernelSnapshot, X: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
-    """∇²ₓ Σ_τ α_τ k(x, x_τ), ``... x q x d x d``.
+    """Computes ∇²ₓ Σ_τ α_τ k(x, x_τ) at the points x, ``... x q x d x d``.
 
     Args:
         kernel: The kernel.
         X: The data, ``batch x n x d``.
-        x: The points, ``... x q x d``, already broadcast with the batch.
+        x: The points, ``... x q x d``, with all batch dimensions of X.
         alpha: α, ``batch x n``, float64.
     """
     if isinstance(kernel, StationaryKernel):
@@ -93,7 +93,7 @@ def kernel_hessian(kernel: KernelSnapshot, X: Tensor, x: Tensor, alpha: Tensor) 
 
 
 def mean_hessian(mean: Mean, x: Tensor, further: bool) -> AutomaticHessian:
-    """∇²m and, as its ``gradient``, ∇m at the points x, ``... x q x d``; ``further`` is ``AutomaticHessian``'s."""
+    """∇²m at the points x, ``... x q x d``, with ∇m as its ``gradient``; ``further`` is as in ``AutomaticHessian``."""
 
     def gradient(z: Tensor) -> Tensor:
         value = mean(z).sum()

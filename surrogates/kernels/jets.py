@@ -1,4 +1,4 @@
-"""The value, gradient and Hessian of a Gaussian process along a few directions, as one vector: its jet.
+"""Covariances of jets: the value, gradient and Hessian of a Gaussian process along a few directions, as one vector.
 
 The jet of f at x along u₁, …, u_p is (f, uᵢᵀ∇f, uᵢᵀ∇²f uⱼ for i ≤ j row by row), N = 1 + p + p(p+1)/2 numbers. It is
 linear in f, so that its covariances are derivatives of k. Jets of sums add. The jet of a product of independent
@@ -33,7 +33,7 @@ _GENERAL = "A kernel of the model that is no function of r² with known h''"
 
 
 def data_jets(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
-    """The covariance of the jet at a point x, ``... x 1 x d``, along U, ``... x d x p``, with f(X), ``... x N x n``."""
+    """The prior covariance of the jet along U, ``... x d x p``, at x, ``... x 1 x d``, with f(X), ``... x N x n``."""
     x, X, U = _seen(kernel, x, X, U)
     if isinstance(kernel, StationaryKernel):
         return _stationary_data_jets(kernel, x, X, U)
@@ -52,10 +52,10 @@ def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tenso
         kernel: The kernel.
         x: One point, ``... x 1 x d``.
         U: The directions, ``... x d x p``.
-        X: The data, ``batch x n x d``, whose ranges are the unit of the steps that check automatic derivatives.
+        X: The data, ``batch x n x d``. Automatic derivatives are checked with steps proportional to the data's ranges.
 
     Raises:
-        ValueError: If k has no four derivatives at x = x', so that sample paths have no second derivative.
+        ValueError: If k does not have four derivatives at x = x', so that sample paths have no second derivative.
     """
     x, X, U = _seen(kernel, x, X, U)
     if isinstance(kernel, StationaryKernel):
@@ -69,18 +69,17 @@ def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tenso
 
 
 def cross_jets(kernel: KernelSnapshot, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
-    """The covariance of the jets at x with the jets at x', for all pairs of points, ``... x q x n x N x N'``, float64.
+    """The covariance of the jets at x with the jets at x', for every pair, ``... x q x n x N x N'``, float64.
 
     Args:
         kernel: The kernel.
         x1: The points x, ``... x q x d``.
-        U1: The directions at them, ``... x q x d x p``.
+        U1: The directions at x, ``... x q x d x p``.
         x2: The points x', ``... x n x d``.
-        U2: The directions at them, ``... x n x d x p'``.
+        U2: The directions at x', ``... x n x d x p'``.
 
     Raises:
-        ValueError: If a stationary kernel does not have four derivatives at x = x'. For the others ``prior_jets``
-            checks this at a given point.
+        ValueError: If a stationary kernel does not have four derivatives at x = x' (``prior_jets`` checks others).
     """
     if kernel.active_dims is not None:
         seen = kernel.active_dims
@@ -97,18 +96,18 @@ def cross_jets(kernel: KernelSnapshot, x1: Tensor, U1: Tensor, x2: Tensor, U2: T
 
 
 def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The indices i ≤ j of the second derivatives in a jet, row by row."""
+    """The indices i and j of a jet's second derivatives, i ≤ j, row by row."""
     i, j = torch.triu_indices(p, p, device=device)
     return i, j
 
 
 def per_user_unit(jets: Tensor, slope: Tensor | None, bend: Tensor | None) -> Tensor:
-    """Covariances with the entries of jets along all inputs z, as those along the user's inputs x (chain rule).
+    """Converts covariances with jets along the transformed inputs z to the user's inputs x, by the chain rule.
 
     Args:
         jets: The covariances, ``... x n x r x e``, with the value and first derivatives, or with all entries.
-        slope: dz/dx at the n points, ``... x n x d`` or ``... x 1 x d``, or None where it is 1.
-        bend: d²z/dx² at the points, or None where it is 0.
+        slope: dz/dx at the n points, ``... x n x d`` or ``... x 1 x d``, or None if it is 1.
+        bend: d²z/dx² at the points, or None if it is 0.
     """
     if slope is None:
         return jets

@@ -1,4 +1,4 @@
-"""Kernels and likelihoods with given hyper-parameters, without priors and in float64, as in the papers' optimizers."""
+"""Kernels and likelihoods with given hyper-parameters, without priors, in float64."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from surrogates.checks import check_positive
 
 NOISE_AS_GIVEN = settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0)
-"""A context in which GPyTorch does not raise given noise variances to 1e-6 (float32: 1e-4)."""
+"""A context in which GPyTorch uses fixed noise variances as given, instead of raising them to 1e-6 (float32: 1e-4)."""
 
 NOISE_FLOOR = 1e-4
-"""The lower bound of a fit of ``gaussian_likelihood``, in units of its initial noise."""
+"""The lower bound of the noise in a fit of ``gaussian_likelihood``, in units of its initial noise."""
 
 
 def matern_kernel(
     lengthscale: float | Tensor, outputscale: float = 1.0, nu: float = 2.5, dtype: torch.dtype = torch.float64
 ) -> ScaleKernel:
-    """ScaleKernel(MaternKernel(nu)) with the given hyper-parameters, fixed or as the start of a fit.
+    """Makes ScaleKernel(MaternKernel(nu)) with the given hyper-parameters, from which a fit starts.
 
     Args:
         lengthscale: One number (isotropic) or one for each of d inputs (ARD).
@@ -31,7 +31,8 @@ def matern_kernel(
 
     Raises:
         TypeError: If a hyper-parameter is not a number.
-        ValueError: If one is not finite and positive, lengthscales have more than one dimension, or nu is invalid.
+        ValueError: If a hyper-parameter is not finite and positive, the lengthscale has more than one dimension, or nu
+            is not one of the three numbers.
     """
     if nu not in (0.5, 1.5, 2.5):
         raise ValueError(f"nu must be 0.5, 1.5 or 2.5, got {nu!r}.")
@@ -42,7 +43,7 @@ def matern_kernel(
 def rbf_kernel(
     lengthscale: float | Tensor, outputscale: float = 1.0, dtype: torch.dtype = torch.float64
 ) -> ScaleKernel:
-    """ScaleKernel(RBFKernel) with the given hyper-parameters; FZooS calls it the squared exponential kernel.
+    """Makes ScaleKernel(RBFKernel), the squared exponential kernel, with the given hyper-parameters.
 
     Args:
         lengthscale: One number (isotropic) or one for each of d inputs (ARD).
@@ -61,19 +62,19 @@ def gaussian_likelihood(
     dtype: torch.dtype = torch.float64,
     batch_shape: torch.Size = torch.Size(),  # noqa: B008
 ) -> GaussianLikelihood:
-    """GaussianLikelihood of the given noise variance, without a prior, with a floor of 1e-4 times that variance.
+    """Makes a GaussianLikelihood with the given noise variance, without a prior.
 
-    The floor of ``SingleTaskGP``'s likelihood is 1e-4 in the model's units, whereas gradient estimates from points a
-    hundredth of a lengthscale apart need a nugget of 1e-6. This floor follows the units of the outcomes.
+    A fit keeps the noise above 1e-4 times the given variance. The likelihood of ``SingleTaskGP`` keeps it above 1e-4 in
+    the model's units, which is too much for gradients: points a hundredth of a lengthscale apart need 1e-6.
 
     Args:
-        noise: s², in the model's units, which are standardised ones by default.
+        noise: s², in the model's (standardised) units.
         dtype: The dtype of the parameter.
         batch_shape: The batch shape of the model, followed by m for m > 1 outcomes.
 
     Raises:
         TypeError: If the noise is not a number.
-        ValueError: If it is not finite and positive.
+        ValueError: If the noise is not finite and positive.
     """
     value = _as_tensor("noise", noise, dtype)
     if value.numel() != 1:
@@ -98,7 +99,7 @@ def _lengthscales(value: float | Tensor, dtype: torch.dtype) -> tuple[Tensor, in
     scales = _as_tensor("lengthscale", value, dtype)
     check_positive("lengthscale", scales)
     if scales.dim() > 1 or not scales.numel():
-        raise ValueError(f"lengthscale must be one number or d of them, got shape {tuple(scales.shape)}.")
+        raise ValueError(f"lengthscale must be one number or a vector of d numbers, got shape {tuple(scales.shape)}.")
     return scales, scales.numel() if scales.dim() else None
 
 

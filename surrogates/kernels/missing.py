@@ -1,4 +1,4 @@
-"""Derivatives that do not exist in some inputs: NaN in a kernel's blocks, and a warning."""
+"""Marks derivatives that do not exist by NaN in a kernel's blocks, and warns of them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from surrogates.kernels.registry import Blocks
 
 
 def missing_inputs(blocks: Blocks) -> Tensor:
-    """The inputs in which derivatives between two points do not exist, ``... x q x n x d``."""
+    """A mask of the inputs in which derivatives between two points do not exist, ``... x q x n x d``."""
     missing = blocks.first.isnan() | blocks.second.isnan()
     return missing if blocks.mixed is None else missing | torch.diagonal(blocks.mixed, dim1=-2, dim2=-1).isnan()
 
 
 def unmarked(blocks: Blocks) -> Blocks:
-    """The blocks with 0 instead of NaN, which would make all further derivatives NaN."""
+    """Returns the blocks with 0 instead of NaN."""
     first, second = (part.masked_fill(part.isnan(), 0.0) for part in (blocks.first, blocks.second))
     mixed = None if blocks.mixed is None else blocks.mixed.masked_fill(blocks.mixed.isnan(), 0.0)
     return Blocks(blocks.value, first, second, mixed)
 
 
 def marked(blocks: Blocks, missing: Tensor) -> Blocks:
-    """The blocks with NaN in the inputs in which a derivative is missing, ``... x q x n x d``."""
+    """Returns the blocks with NaN in the inputs of the mask ``missing``, ``... x q x n x d``."""
     first, second = (part.masked_fill(missing, torch.nan) for part in (blocks.first, blocks.second))
     mixed = blocks.mixed
     if mixed is not None:
@@ -34,12 +34,12 @@ def marked(blocks: Blocks, missing: Tensor) -> Blocks:
 
 
 def warn_of_missing(missing: Tensor) -> None:
-    """Warns about inputs, in the last dimension, in which a derivative does not exist and is NaN."""
+    """Warns if a derivative does not exist in some input, the last dimension of the mask ``missing``."""
     inputs = missing.reshape(-1, missing.shape[-1]).any(0).nonzero().squeeze(-1).tolist()
     if inputs:
         warnings.warn(
-            f"The kernel has no derivative in the inputs {inputs} at a point (a category, or a kink such as that of "
-            "MaternKernel(nu=0.5)): partial derivatives in these are NaN, the others are right.",
+            f"The kernel has no derivative in the inputs {inputs} at a point (categorical inputs, or a kernel with a "
+            "kink, such as MaternKernel(nu=0.5)): partial derivatives in these inputs are NaN, all others are right.",
             NumericalWarning,
             stacklevel=3,
         )

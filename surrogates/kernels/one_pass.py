@@ -1,12 +1,12 @@
-"""Gradient mean and squared distances in one pass over the data, block of rows by block of rows.
+"""The gradient mean and the squared distances to the data, in one pass over the data.
 
-The weight w_τ = 2 o h'(r_τ²) α_τ of row τ depends on its own distance only, so that one pass gives the mean
-v ∘ Σ w_τ (x − x_τ) and the distances. Each block is centred at the points: there is no copy of X and no ``n x d``
-temporary, and an offset of the data costs no digits. Vectors of length n are float64 for every dtype of X.
+The gradient mean is v ∘ Σ w_τ (x − x_τ). The weight w_τ = 2 o h'(r_τ²) α_τ of row τ depends on the distance of this row
+only, so one pass suffices. Rows are read in blocks that are centred at the points; X is not copied, and an offset of
+the data costs no digits. Vectors of length n are float64 for every dtype of X.
 
-On the CPU a single point takes the compiled loop of ``surrogates.kernels.one_pass_numba`` if numba is installed; every
-other case runs in torch, on any device, with the same numbers. In all functions here X are the kernel's data inputs,
-``batch x n x d``, and x the points, whose leading dimensions broadcast with that batch.
+On the CPU, a single point takes the compiled loop of ``surrogates.kernels.one_pass_numba`` if numba is installed. All
+other cases run in torch, on any device. In all functions here, X are the data in the kernel's inputs,
+``batch x n x d``, and x are the points, which broadcast with this batch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _LARGER = 4
 
 
 class Pass:
-    """The result of one pass over the data at the points x, ``... x q x d``; iterating yields the four tensors.
-
-    The distances and scales of one point may be NumPy arrays, which are converted to tensors on access.
+    """The result of one pass over the data at the points x, ``... x q x d``; it can be unpacked into mean, r2, q, c.
 
     Args:
         mean: J(x)ᵀ α, ``... x q x d``.
@@ -69,7 +67,7 @@ class Pass:
         yield from (self.mean, self.r2, self.q, self.c)
 
     def of_one_point(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """c and q as arrays, ``1 x n``, if they belong to one point on the CPU, without autograd; otherwise None."""
+        """c and q as NumPy arrays, ``1 x n``, if there is one point on the CPU without autograd; otherwise None."""
         c, q = self._c, self._q
         if isinstance(c, np.ndarray) and isinstance(q, np.ndarray):
             return c, q
@@ -87,10 +85,10 @@ def one_pass(
     arrays: Arrays | None = None,
     distances: Tensor | None = None,
 ) -> Pass:
-    """J(x)ᵀ α and the distances to the data at x, ``... x q x d``, for α = A⁻¹(y − m), ``batch x n``.
+    """Computes J(x)ᵀ α, for α = A⁻¹(y − m), ``batch x n``, and the distances to the data at points ``... x q x d``.
 
-    ``arrays`` is the result of ``arrays_of`` for the same kernel, data and α, if known. ``distances`` are the squared
-    distances of one point, ``n``, without ℓ, if known; the compiled loop of an isotropic kernel then skips them.
+    ``arrays``, if known, is the result of ``arrays_of`` for the same kernel, data and α. ``distances``, if known, are
+    the squared Euclidean distances of one point, ``n``; for an isotropic kernel they are then not computed again.
     """
     if X.dim() == 2 and x.dim() > 2 and kernel.outputscale.dim() == 2:
         # The points of all batches share the data: one matrix product serves them.
@@ -131,7 +129,7 @@ def one_pass(
 
 
 def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
-    """The data for the compiled loop, or None if it cannot process them: it needs one data set on the CPU."""
+    """Prepares the data for the compiled loop; returns None unless they are one data set on the CPU."""
     loops = compiled("kernels.one_pass_numba")
     if loops is None or X.dim() != 2 or not X.is_cpu or X.stride(-1) != 1:
         return None
@@ -139,13 +137,13 @@ def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
 
 
 def squared_distances_to(kernel: StationaryKernel, X: Tensor, x: Tensor) -> Tensor:
-    """r² between one point x, ``... x 1 x d``, and the data, ``... x 1 x n``, float64, from the differences."""
+    """Computes r² between one point x, ``... x 1 x d``, and the data from differences, ``... x 1 x n``, float64."""
     metric = _Metric(x, kernel.precision)
     return torch.cat([metric.distances(block).double() for _, block in _centred_blocks(X, x)], dim=-1)
 
 
 def weighted_differences(kernel: StationaryKernel, X: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """v ∘ Σ_τ w_τ (x − x_τ), ``... x q x d``, for one point x, ``... x 1 x d``, and weights w, ``... x q x n``."""
+    """Computes v ∘ Σ_τ w_τ (x − x_τ), ``... x q x d``, for one point x, ``... x 1 x d``, and w, ``... x q x n``."""
     result: Tensor | float = 0.0
     for rows, block in _centred_blocks(X, x):
         result = result - weights[..., rows].to(x.dtype) @ block
@@ -154,7 +152,7 @@ def weighted_differences(kernel: StationaryKernel, X: Tensor, x: Tensor, weights
 
 
 def differences_along(kernel: StationaryKernel, X: Tensor, x: Tensor, u: Tensor) -> Tensor:
-    """(x − x_τ)·(v ∘ u), ``... x q x n``, float64, for one point x, ``... x 1 x d``, and u, ``... x q x d``."""
+    """Computes (x − x_τ)·(v ∘ u), ``... x q x n``, float64, for one x, ``... x 1 x d``, and u, ``... x q x d``."""
     along = u * kernel.column_scales.to(u.dtype)
     return torch.cat([-(along @ block.mT).double() for _, block in _centred_blocks(X, x)], dim=-1)
 

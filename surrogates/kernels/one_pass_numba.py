@@ -1,8 +1,8 @@
-"""The pass over the data for one point, compiled: the accelerator of ``surrogates.kernels.one_pass``.
+"""A compiled pass over the data for one point, used by ``surrogates.kernels.one_pass``.
 
-A row's contribution to the mean needs its distance first. If eight rows fit in the cache, the contributions of four
-rows are added while the distances of the next four are summed. Otherwise contributions are added in tiles from the end
-backwards, where the cache still has the rows.
+The contribution of a row to the mean needs the row's distance first. If eight rows fit in the cache, the contributions
+of four rows are added while the distances of the next four are summed. Otherwise contributions are added backwards in
+tiles, because the cache still holds the end of the row.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
 
 
 class Arrays(NamedTuple):
-    """Data and a kernel in the form of the compiled loops, converted once for all points.
+    """Data and a kernel, converted for the compiled loops.
 
     Attributes:
         loop: The loop over the data.
-        given: The loop for known squared distances, with an isotropic kernel.
-        arguments: The arguments of the loop before the point and the output arrays.
+        given: The loop for known squared distances, or None if the kernel is not isotropic.
+        arguments: The loop's arguments that do not depend on the point.
         n: The number of data.
-        dtype: The type of the mean.
+        dtype: The dtype of the mean.
     """
 
     loop: Callable[..., None]
@@ -45,9 +45,9 @@ class Arrays(NamedTuple):
 
 
 def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
-    """The data X, ``n x d``, and α, ``n``, in the form of ``one_point``, without a copy.
+    """Converts the data X, ``n x d``, and α, ``n``, for ``one_point`` without copying X.
 
-    It is None for a registered profile, because h' is compiled for built-in profiles only.
+    It returns None for a registered kernel, because h' is compiled for the built-in kernels only.
     """
     profile = _PROFILES.get(kernel.profile.name)
     if profile is None:
@@ -64,7 +64,7 @@ def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
 
 
 def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) -> tuple[Any, ...]:
-    """The arguments of ``one_pass.Pass`` for one point x, ``1 x d``; ``distances`` as in ``one_pass``."""
+    """Computes the arguments of ``one_pass.Pass`` for one point x, ``1 x d``; ``distances`` is as in ``one_pass``."""
     # Creating small NumPy arrays, and tensors that share their storage, takes half the time of small tensors.
     mean = np.empty(x.shape, arrays.dtype)
     n_vectors = np.empty((3, 1, arrays.n))
@@ -76,13 +76,13 @@ def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) ->
 
 
 def numbers_of(profile: RadialProfile) -> tuple[int, float]:
-    """The arguments of ``h`` for a built-in profile: its number and its exponent."""
+    """The arguments of ``h`` for a built-in profile: the profile's number and exponent."""
     return _PROFILES[profile.name], 1.0 if profile.alpha is None else profile.alpha.item()
 
 
 @numba.njit(cache=True, nogil=True)
 def correlations(profile, D, precision, out):  # type: ignore[no-untyped-def]
-    """Writes h(D/ℓ²) for the squared distances D, ``m x k``, and the result of ``numbers_of`` for a profile."""
+    """Writes h(D/ℓ²) for squared distances D, ``m x k``, to ``out``; ``profile`` is a result of ``numbers_of``."""
     for i in range(D.shape[0]):
         for j in range(D.shape[1]):
             out[i, j] = h(profile[0], profile[1], precision * D[i, j])
@@ -281,7 +281,7 @@ def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors
 
 @reordered
 def trace_explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
-    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c at one point, for c and q, ``1 x n``, A⁻¹, and A⁻¹∘E."""
+    """Computes (c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c for c and q of one point, ``1 x n``, and the matrices A⁻¹ and A⁻¹∘E."""
     # Both matrices are symmetric, and the diagonal of the second is 0: one triangle is read.
     c, q = cs[0], qs[0]
     explained = 0.0

@@ -1,12 +1,12 @@
-"""Covariances of jets under a stationary kernel o h(r²), between all pairs of points, to the fourth derivative.
+"""Covariances of jets under a stationary kernel o h(r²), with derivatives of k up to the fourth.
 
-r² is quadratic, so that in Faà di Bruno's formula (Hardy, Combinatorics of partial derivatives, 2006) only sets of one
-or two derivatives remain: the derivative along a set S of directions is
+As r² is quadratic, only sets of one or two directions remain in Faà di Bruno's formula (Hardy, Combinatorics of partial
+derivatives, 2006): the derivative along a set S of directions is
 
     Σ h⁽ᵏ⁾(r²) Π_{i} e_i Π_{(i,j)} e_ij   over the partitions of S into k singles i and pairs (i, j),
 
-where e_i and e_ij are the first and second derivatives of r². With δ = x − x' and P = diag(1/ℓ²) the first ones are
-2 uᵀPδ and −2 u'ᵀPδ; the second ones are 2 uᵀPv for two directions at the same point, and −2 uᵀPu' for one at each.
+where e_i and e_ij are the first and second derivatives of r². With δ = x − x' and P = diag(1/ℓ²), e_i is 2 uᵀPδ for a
+direction u at x and −2 u'ᵀPδ for u' at x'; e_ij is 2 uᵀPv for two directions at the same point and −2 uᵀPu' otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from surrogates.kernels.stationary import StationaryKernel
 
 
 def stationary_cross_jets(kernel: StationaryKernel, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
-    """``surrogates.kernels.jets.cross_jets`` of a stationary kernel, for points of the inputs that it sees."""
+    """Computes ``surrogates.kernels.jets.cross_jets`` of a stationary kernel for points in its active inputs."""
     x1, U1, x2, U2 = (t.double() for t in (x1, U1, x2, U2))
     precision = kernel.precision.double().unsqueeze(-2)
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
@@ -46,7 +46,7 @@ def stationary_cross_jets(kernel: StationaryKernel, x1: Tensor, U1: Tensor, x2: 
 
 
 def check_four_derivatives(kernel: StationaryKernel) -> None:
-    """Raises a ValueError if k does not have four derivatives at x = x', that is, if h''(0) is not positive."""
+    """Raises a ``ValueError`` if k does not have four derivatives at x = x', that is, if h''(0) is not positive."""
     curvature = kernel.profile.h2(torch.zeros_like(kernel.outputscale.double()))
     if not bool((curvature.isfinite() & (curvature > 0)).all()):
         raise no_hessian_covariance(kernel.profile.title)

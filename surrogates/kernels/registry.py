@@ -1,4 +1,4 @@
-"""The registry of kernels, which gives the hyper-parameters and derivatives of a GPyTorch kernel.
+"""The registry of kernels: the hyper-parameters and derivatives of a GPyTorch kernel, by its type.
 
 RBF, Matérn and RQ are built in (``surrogates.kernels.stationary``), further closed forms are registered in
 ``surrogates.kernels.closed_forms``, and users register their own kernels by ``register_kernel``. Any other kernel is
@@ -40,14 +40,14 @@ class Blocks:
 class RadialFunctions:
     """A stationary kernel k(x, x') = h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ², given by h and its derivatives in r².
 
-    Each function maps r², ``batch x q x n``, to a tensor of the same shape; hyper-parameters in it have the shape
-    ``batch x 1 x 1``. If h'(0) is not finite, sample paths have no gradient, and its covariance is refused.
+    Each function maps r², ``batch x q x n``, to a tensor of the same shape; hyper-parameters have the shape
+    ``batch x 1 x 1``. If h'(0) is not finite, gradient covariances raise a ``ValueError``.
 
     Attributes:
         h: h(r²); h(0) is the prior variance of a value.
         h1: dh/d(r²).
-        h2: d²h/d(r²)², which multiplies (x − x')(x − x')ᵀ. h''(0) > 0 determines the variance of second derivatives. If
-            h'' grows at 0 more slowly than 1/r², return 0 at 0; second derivatives then have no variance.
+        h2: d²h/d(r²)². h''(0) > 0 determines the variance of second derivatives. If h'' is infinite at 0 but grows more
+            slowly than 1/r², return 0 at 0; second derivatives then have no variance.
         lengthscale: ℓ, ``batch x 1 x d`` or ``batch x 1 x 1``.
         title: The kernel's name in messages.
     """
@@ -71,7 +71,7 @@ class RadialFunctions:
         """−2h'(0), ``batch x 1``; multiplied by o/ℓ², it is the prior variance of one partial derivative.
 
         Raises:
-            ValueError: If it is infinite.
+            ValueError: If h'(0) is not finite.
         """
         if not self.has_gradient:
             raise no_gradient_covariance(self.title)
@@ -93,8 +93,7 @@ class KernelFunctions:
 
     Attributes:
         values: Maps (x, x') to k(x, x'), ``... x q x n``.
-        blocks: Maps (x, x', mixed) to ``Blocks``; ``mixed`` requests ∂²k/∂x∂x'. A derivative that does not exist is
-            NaN.
+        blocks: Maps (x, x', mixed) to ``Blocks``; ``mixed`` requests ∂²k/∂x∂x'. Missing derivatives are NaN.
         title: The kernel's name in messages.
     """
 
@@ -110,10 +109,10 @@ _READERS: dict[type[Kernel], Reader] = {}
 
 
 def register_kernel(kind: type[Kernel], read: Reader) -> None:
-    """Registers the derivatives of a kernel: h, h' and h'' of r², or the values and their derivatives.
+    """Registers the derivatives of a kernel type, either h, h' and h'' of r² or functions of (x, x').
 
-    Kernels that are not registered are differentiated automatically, which is exact and slower. ``read`` returns the
-    kernel without ``ScaleKernel``, sums, products and ``active_dims``, which are applied to it.
+    Kernels that are not registered are differentiated automatically, which is exact and slower. ``ScaleKernel``, sums,
+    products and ``active_dims`` are applied to the result of ``read``.
 
     Example:
         The kernel 1/(1 + r²)², which GPyTorch does not have:
@@ -133,13 +132,13 @@ def register_kernel(kind: type[Kernel], read: Reader) -> None:
         >>> register_kernel(Lorentz, read)
 
     Args:
-        kind: The kernel's exact type, without its subclasses. An earlier registration of the type is replaced.
-        read: Maps a kernel of that type and a function that copies a hyper-parameter to ``RadialFunctions`` or
-            ``KernelFunctions``. Read all hyper-parameters by that function before ``read`` returns. Later changes of
-            the kernel then have no effect, and derivatives in hyper-parameters are available.
+        kind: The kernel's exact type; its subclasses are not registered. An earlier registration is replaced.
+        read: A function ``read(kernel, copied)`` that returns ``RadialFunctions`` or ``KernelFunctions``. It must copy
+            each hyper-parameter by the function ``copied``, so that results are differentiable in hyper-parameters and
+            independent of later changes of the kernel.
 
     Raises:
-        TypeError: If the type is not a subclass of ``Kernel``.
+        TypeError: If ``kind`` is not a subclass of ``Kernel``.
     """
     if not (isinstance(kind, type) and issubclass(kind, Kernel)):
         raise TypeError(f"kind must be a subclass of gpytorch.kernels.Kernel, got {kind!r}.")
@@ -147,11 +146,11 @@ def register_kernel(kind: type[Kernel], read: Reader) -> None:
 
 
 def read_registered(kernel: Kernel, detach: bool) -> RadialFunctions | KernelFunctions | None:
-    """The functions registered for the kernel's exact type, with its current hyper-parameters, or None."""
+    """Returns the functions registered for the kernel's exact type, with its current hyper-parameters, or None."""
     read = _READERS.get(type(kernel))
     return None if read is None else read(kernel, partial(copied, detach=detach))
 
 
 def copied(hyperparameter: Tensor, detach: bool = True) -> Tensor:
-    """A copy that shares no storage, detached from autograd if ``detach``."""
+    """Copies a tensor; if ``detach``, the copy is detached from autograd."""
     return (hyperparameter.detach() if detach else hyperparameter).clone()

@@ -1,4 +1,4 @@
-"""Stationary kernels: radial profiles with derivatives, and the hyper-parameters that a gradient posterior needs.
+"""Stationary kernels: their radial profiles h and the derivatives of h.
 
 A stationary kernel is k(x, x') = o h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ². A gradient posterior needs h, h' and h'' as
 functions of r²:
@@ -41,7 +41,7 @@ class RadialProfile:
     """The function h(r²) of a stationary kernel, h(0) = 1, and its first two derivatives with respect to r².
 
     Attributes:
-        name: The kernel: ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"`` or ``"rq"``.
+        name: ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"`` or ``"rq"``.
         alpha: The exponent of the rational quadratic kernel, which broadcasts with ``batch x q x n``; otherwise None.
     """
 
@@ -91,8 +91,8 @@ class RadialProfile:
     def h2(self, r2: Tensor) -> Tensor:
         """d²h/d(r²)², elementwise.
 
-        For Matérn 3/2 it grows as 1/r towards r = 0. It multiplies (x − x')(x − x')ᵀ = O(r²) only, so that the value
-        0 at r = 0 gives the product its limit.
+        For Matérn 3/2 it grows as 1/r for r → 0. The result at r = 0 is then 0, because h'' is used only in products
+        with (x − x')(x − x')ᵀ = O(r²), whose limit is 0.
 
         Raises:
             ValueError: For Matérn 1/2.
@@ -117,7 +117,7 @@ class RadialProfile:
         It is 1 for RBF and RQ, 5/3 for Matérn 5/2 and 3 for Matérn 3/2.
 
         Raises:
-            ValueError: For Matérn 1/2, where it is infinite.
+            ValueError: For Matérn 1/2, where h'(0) is infinite.
         """
         if self.name == "matern12":
             raise no_gradient_covariance()
@@ -133,12 +133,11 @@ class RadialProfile:
 class StationaryKernel:
     """A snapshot of a GPyTorch kernel o h(r²) over some of the inputs, with the scales of its Jacobian.
 
-    With Δ the ``n x d`` matrix of rows x − x_τ, the Jacobian of rows ∂k(x, x_τ)/∂x is J = diag(c) Δ diag(v), where
-    c_τ = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. It shares no storage with the kernel,
-    whose later changes do not affect it.
+    With Δ the ``n x d`` matrix of rows x − x_τ, the Jacobian of rows ∂k(x, x_τ)/∂x is J = diag(c) Δ diag(v), where c_τ
+    = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. Later changes of the kernel have no effect.
 
     Attributes:
-        profile: h and its derivatives: a built-in ``RadialProfile``, or the registered functions.
+        profile: h and its derivatives, built-in or registered.
         outputscale: o, ``batch x 1 x 1`` or ``1 x 1``.
         precision: 1/ℓ² per unit of the transformed inputs z, ``batch x 1 x d`` (ARD) or ``batch x 1 x 1``.
         column_scales: v, including the slope dz/dx of the input transform, with the shape of ``precision``.
@@ -157,7 +156,7 @@ class StationaryKernel:
         return self.precision.shape[-1] == 1 and self.column_scales.shape[-1] == 1
 
     def with_slope(self, slope: Tensor | None) -> StationaryKernel:
-        """The kernel with the slope dz/dx of an input transform, ``batch x 1 x d``, in its column scales."""
+        """Returns the kernel with the slope dz/dx of an input transform, ``batch x 1 x d``, in ``column_scales``."""
         if slope is None:
             return self
         seen = slope if self.active_dims is None else slope[..., self.active_dims]
@@ -165,13 +164,13 @@ class StationaryKernel:
 
     @cached_property
     def numbers(self) -> tuple[float, float, float, float]:
-        """The exponent (1 but for RQ), o, 1/ℓ² and v of an isotropic kernel without batch."""
+        """The exponent (1 unless the kernel is RQ), o, 1/ℓ² and v of an isotropic kernel without batch."""
         exponent = 1.0 if self.profile.alpha is None else self.profile.alpha.item()
         precision, column_scale = (t.reshape(-1)[0].item() for t in (self.precision, self.column_scales))
         return exponent, self.outputscale.item(), precision, column_scale
 
     def seen_inputs(self, x: Tensor) -> Tensor:
-        """The kernel's inputs, ``... x d'`` of ``... x d``; x itself if it uses all inputs."""
+        """Selects the kernel's inputs, ``... x d'``, from x, ``... x d``; x itself is returned if all are used."""
         return x if self.active_dims is None else x[..., self.active_dims]
 
     def row_scales(self, r2: Tensor) -> Tensor:
@@ -183,7 +182,7 @@ _BUILT_IN = (RBFKernel, MaternKernel, RQKernel, RBFKernelGrad, Matern52KernelGra
 
 
 def as_stationary(kernel: Kernel, detach: bool = True) -> StationaryKernel | None:
-    """The kernel as o h(r²) if it is one stationary kernel in any number of ``ScaleKernel``s; otherwise None.
+    """Returns a snapshot o h(r²) of one stationary kernel in any number of ``ScaleKernel``s; None for other kernels.
 
     Args:
         kernel: A kernel of GPyTorch.
@@ -206,7 +205,7 @@ def as_stationary(kernel: Kernel, detach: bool = True) -> StationaryKernel | Non
 
 
 def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
-    """The kernel within any number of ``ScaleKernel``s, and their outputscales, ``batch``, from outside inwards."""
+    """The kernel inside any number of ``ScaleKernel``s, and their outputscales, ``batch``, outermost first."""
     outputscales = []
     while type(kernel) is ScaleKernel:
         outputscales.append(kernel.outputscale)
@@ -217,14 +216,14 @@ def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
 def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
     """The profile of a stationary kernel, chosen by its exact type.
 
-    ``RBFKernelGrad`` and ``Matern52KernelGrad`` have the profile of their value part.
+    ``RBFKernelGrad`` and ``Matern52KernelGrad`` have the profiles of ``RBFKernel`` and ``MaternKernel(nu=2.5)``.
 
     Args:
         kernel: A GPyTorch kernel that is not in a ``ScaleKernel``.
         detach: Whether the exponent of RQ is detached from autograd.
 
     Raises:
-        UnsupportedKernelError: For any other type, including subclasses of supported ones.
+        UnsupportedKernelError: For any other type, including subclasses of supported types.
     """
     kind = type(kernel)
     if kind in (RBFKernel, RBFKernelGrad):
@@ -237,13 +236,12 @@ def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
         return RadialProfile("rq", alpha=copied(kernel.alpha, detach).unsqueeze(-1))
     raise UnsupportedKernelError(
         kernel,
-        "has no radial profile here (a subclass is not taken for its parent); those that have one are RBFKernel, "
-        "MaternKernel and RQKernel.",
+        "has no radial profile here. RBFKernel, MaternKernel and RQKernel have one, but none of their subclasses.",
     )
 
 
 def over_all_inputs(value: Tensor, active_dims: Tensor | None, d: int, *dims: int) -> Tensor:
-    """The value over all d inputs in the given dimensions, 0 along inputs that the kernel does not use."""
+    """Extends the dimensions ``dims`` of a value from the active inputs to all d inputs, with 0 for the others."""
     if active_dims is None:
         return value
     for dim in dims:
@@ -254,7 +252,7 @@ def over_all_inputs(value: Tensor, active_dims: Tensor | None, d: int, *dims: in
 
 
 def root(r2: Tensor) -> Tensor:
-    """√r² with the derivative 0 instead of ∞ at 0, so that gradients through a point on a datum are finite."""
+    """√r² with the derivative 0 instead of ∞ at 0, so that gradients are finite where a point is a data point."""
     if not (r2.requires_grad or is_traced(r2)):
         return r2.sqrt()
     positive = r2 > 0

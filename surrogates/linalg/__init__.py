@@ -1,1 +1,1 @@
-"""Cholesky factors that are checked, grow by rows, or are updated when a row is replaced."""
+"""Cholesky factors that are checked, extended by rows, or updated when a row is replaced."""

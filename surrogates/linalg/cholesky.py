@@ -1,8 +1,8 @@
 """Lower Cholesky factors L Lᵀ = A in float64, rejected if a pivot is only rounding error.
 
-LAPACK returns a factor without an error even if a pivot is within n ε of zero relative to its diagonal entry. A solve
-with it would return rounding error, so every function here treats the pivot as lost. If a covariance may be singular,
-increasing jitters are tried, relative to its diagonal.
+LAPACK returns a factor without an error even if a pivot is at most n ε times its diagonal entry, so that a solve would
+return rounding errors. Every function here treats such a pivot as zero. For a covariance that may be singular,
+increasing jitters are tried, in units of its mean diagonal.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from surrogates.threads import small_algebra
 EPS = torch.finfo(torch.float64).eps
 
 JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
-"""The jitters that are tried in turn for a singular covariance, in units of its mean diagonal."""
+"""The jitters that are tried for a singular covariance, in this order, in units of its mean diagonal."""
 
 NUGGET = 0.0
-"""The least jitter of a correlation matrix."""
+"""The smallest jitter that is added to a correlation matrix."""
 
 
 class NotPositiveDefiniteError(NotPSDError, ValueError):
     """A matrix is not positive definite to working precision; the object that was to change is unchanged.
 
-    It is a ``NotPSDError`` of GPyTorch, from which BoTorch's fits and optimizers recover.
+    BoTorch's fits and optimizers recover from its base class, GPyTorch's ``NotPSDError``.
     """
 
 
 def factor(A: Tensor) -> Tensor:
-    """The factor of A, ``n x n``, read from its lower triangle.
+    """Computes the factor of A, ``n x n``, from the lower triangle of A.
 
     Raises:
         NotPositiveDefiniteError: If A is not positive definite.
@@ -47,11 +47,11 @@ def factor(A: Tensor) -> Tensor:
 
 
 def schur_factor(S: Tensor, diagonal: Tensor, n: int) -> Tensor:
-    """The factor of the Schur complement S = C − B Bᵀ of the last m rows of an ``n x n`` matrix.
+    """Computes the factor of the Schur complement S = C − B Bᵀ of the last m rows of an ``n x n`` matrix.
 
     Args:
         S: The complement, ``m x m``, float64.
-        diagonal: The diagonal of C, ``m``, which pivots are compared with.
+        diagonal: The diagonal of C, ``m``; pivots that are rounding errors relative to it are rejected.
         n: The order of the whole matrix.
 
     Raises:
@@ -68,15 +68,15 @@ def schur_factor(S: Tensor, diagonal: Tensor, n: int) -> Tensor:
 
 
 def laddered_factor(A: Tensor, diagonal: Tensor | None = None, nugget: float = 0.0) -> tuple[Tensor, float]:
-    """The factor of A plus the first jitter that makes it positive definite, and that jitter.
+    """Computes the factor of A plus the smallest jitter that makes A positive definite.
 
     Args:
-        A: ``batch x n x n``.
-        diagonal: ``batch x n``, the scale of pivots and jitter. None means A's own diagonal.
-        nugget: The jitter that is tried first, before those of ``JITTERS``.
+        A: The matrix, ``batch x n x n``.
+        diagonal: The scale of pivots and jitter, ``batch x n``; the diagonal of A by default.
+        nugget: The jitter that is tried first, before ``JITTERS``.
 
     Returns:
-        The factor, ``batch x n x n``, float64, and the jitter in units of the mean diagonal.
+        The factor, ``batch x n x n``, float64, and the jitter, in units of the mean diagonal.
 
     Raises:
         NotPositiveDefiniteError: If the largest jitter is not enough.
@@ -99,12 +99,12 @@ def laddered_factor(A: Tensor, diagonal: Tensor | None = None, nugget: float = 0
 
 
 def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
-    """The factor of a covariance of observations, with a warning if ``laddered_factor`` needs a jitter."""
+    """Computes the factor of a covariance of observations; warns if ``laddered_factor`` needs a jitter."""
     L, jitter = laddered_factor(A, diagonal)
     if jitter:
         warnings.warn(
-            f"The covariance of the {A.shape[-1]} observations is singular to working precision (duplicate points with "
-            f"almost no noise?): added a jitter of {jitter:g} times its mean diagonal. Set a larger noise "
+            f"The covariance of the {A.shape[-1]} observations is singular to working precision, perhaps because of "
+            f"duplicate points: added a jitter of {jitter:g} times its mean diagonal. Set a larger noise "
             "to avoid this.",
             NumericalWarning,
             stacklevel=2,
@@ -113,9 +113,9 @@ def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
 
 
 def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
-    """The factor of a covariance's correlations, ``n x n``, and its standard deviations, ``n``; K is overwritten.
+    """The factor of the correlations of a covariance K, ``n x n``, and the standard deviations, ``n``; overwrites K.
 
-    The correlations get a jitter of ``NUGGET``, or more if ``laddered_factor`` needs it.
+    ``laddered_factor`` adds a jitter of at least ``NUGGET`` to the correlations.
     """
     deviations = K.diagonal().sqrt()
     inverses = deviations.reciprocal()
@@ -124,14 +124,14 @@ def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def covariance_root(K: Tensor) -> Tensor:
-    """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, which scales with the units.
+    """Computes a root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, that scales with the units.
 
-    It is the factor of K. If rounding has made K singular, the correlations C are factored with the first sufficient
-    jitter j, (C + jI)/(1 + j), so that R Rᵀ has the variances of K. An entry whose variance is not positive has a row
-    of 0, an entry whose variance is NaN a row of NaN.
+    R is the factor of K if it exists. If K is singular by rounding, (C + jI)/(1 + j) is factored, where C are the
+    correlations and j is the smallest sufficient jitter, so that R Rᵀ has the variances of K. Rows of R are 0 for
+    variances that are not positive, and NaN for variances that are NaN.
 
     Args:
-        K: The covariance, ``batch x n x n``. Elements of the batch do not depend on each other.
+        K: The covariance, ``batch x n x n``. Each element of the batch has its own jitter.
     """
     K, n = K.double(), K.shape[-1]
     unknown = torch.diagonal(K, dim1=-2, dim2=-1).isnan()
@@ -162,12 +162,12 @@ def covariance_root(K: Tensor) -> Tensor:
 
 
 def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
-    """The factor, float64, of a matrix from that of its leading block, ``n x n``, and its last m rows, in O(n² m).
+    """Extends the factor L of an ``n x n`` block to that of a matrix with m more rows, in O(n² m), float64.
 
-    Leading dimensions of L, ``batch x n x n``, and of the rows, ``batch x m x (n + m)``, broadcast.
+    The batches of L, ``batch x n x n``, and of the new rows, ``batch x m x (n + m)``, broadcast.
 
     Raises:
-        NotPositiveDefiniteError: As in ``jittered_factor``, which factors the new rows' Schur complement.
+        NotPositiveDefiniteError: As ``jittered_factor``, which factors the Schur complement of the new rows.
     """
     n, m = L.shape[-1], rows.shape[-2]
     batch = torch.broadcast_shapes(L.shape[:-2], rows.shape[:-2])
@@ -181,10 +181,10 @@ def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
 
 
 def not_definite(n: int) -> NotPositiveDefiniteError:
-    """The error for an ``n x n`` matrix with a lost pivot."""
+    """The error for an ``n x n`` matrix with a pivot that is only rounding error."""
     return NotPositiveDefiniteError(
-        f"The {n} x {n} matrix is not positive definite to working precision: duplicate points need a noise (or "
-        "jitter) that float64 can tell from zero."
+        f"The {n} x {n} matrix is not positive definite to working precision. Remove duplicate points or set a larger "
+        "noise."
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows and Cholesky factors in storage that doubles when full, so that appending rarely copies."""
+"""Rows and Cholesky factors in storage that doubles when it is full, so that appending rarely copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BLOCK = 256
 
 
 class GrowingRows:
-    """Rows that are appended at constant amortised cost; earlier views keep their values.
+    """A matrix to which rows are appended at constant amortised cost; earlier views keep their values.
 
     Attributes:
         rows: All rows, ``n x ...``: a view that must not be written to.
@@ -33,7 +33,7 @@ class GrowingRows:
         return self._length
 
     def append(self, rows: Tensor) -> None:
-        """Appends ``m x ...`` rows, converted to the dtype of the earlier ones."""
+        """Appends m rows, ``m x ...``, converted to the dtype of the earlier rows."""
         end = self._length + rows.shape[0]
         if end > self._storage.shape[0]:
             grown = self._storage.new_empty(max(2 * self._storage.shape[0], end), *self._storage.shape[1:])
@@ -50,9 +50,9 @@ class GrowingRows:
 
 
 class GrowingCholesky:
-    """The lower factor L of a matrix A = L Lᵀ that grows at its end from 0 rows, in float64.
+    """The lower Cholesky factor L of a matrix A = L Lᵀ to which rows are appended, in float64.
 
-    Appending one row to n costs a triangular solve, n² operations, instead of n³/3 for a new factor.
+    Appending a row to n rows takes one triangular solve, n² operations, instead of n³/3 for a new factor.
 
     Args:
         capacity: The number of rows for which storage is allocated at first.
@@ -65,7 +65,7 @@ class GrowingCholesky:
 
     @classmethod
     def from_factor(cls, L: Tensor) -> GrowingCholesky:
-        """A growing factor that starts from a copy of a lower factor L, ``n x n``."""
+        """Makes a growing factor from a copy of a lower factor L, ``n x n``."""
         grown = cls(capacity=2 * L.shape[0], device=L.device)
         grown._n = L.shape[0]
         grown._storage[: grown._n, : grown._n] = L.tril()
@@ -77,7 +77,7 @@ class GrowingCholesky:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its storage."""
+        """The bytes of the allocated storage."""
         return self._storage.nbytes
 
     @property
@@ -89,8 +89,8 @@ class GrowingCholesky:
         """Appends m rows of A.
 
         Args:
-            K_new_old: The rows' entries in the existing columns, ``m x n``.
-            K_new_new: The rows' entries in their own columns, ``m x m``.
+            K_new_old: The entries of the new rows in the existing columns, ``m x n``.
+            K_new_new: The entries of the new rows in the new columns, ``m x m``.
 
         Raises:
             NotPositiveDefiniteError: If the larger matrix is not positive definite; nothing is appended then.
@@ -100,8 +100,8 @@ class GrowingCholesky:
         n, m = self._n, K_new_new.shape[-1]
         if K_new_old.shape != (m, n) or K_new_new.shape != (m, m) or not m:
             raise ValueError(
-                f"Rows to append to {n} must be of shapes m x {n} and m x m, got {tuple(K_new_old.shape)} and "
-                f"{tuple(K_new_new.shape)}."
+                f"Rows to append to a factor of order {n} must be of shapes m x {n} and m x m, got "
+                f"{tuple(K_new_old.shape)} and {tuple(K_new_new.shape)}."
             )
         below = self.half_solve(K_new_old.mT)
         corner = schur_factor(K_new_new - below.mT @ below, K_new_new.diagonal(), n + m)

@@ -27,7 +27,7 @@ def replace_row(U, j, new_row):  # type: ignore[no-untyped-def]
         new_row: The new row, ``n``. Its element j is the diagonal entry.
 
     Returns:
-        Whether the new matrix is positive definite to working precision; if not, U is lost.
+        Whether the new matrix is positive definite to working precision; if not, U holds no valid factor.
     """
     n, row = new_row.shape[0], new_row.copy()
     floor = n * EPS * row[j]

@@ -1,6 +1,6 @@
-"""Differences of prior and explained variances, at least ε times the prior, as rounding may make them negative.
+"""Differences of prior and explained variances, which rounding may make negative, with a floor of ε times the prior.
 
-The floor is not 0, because rounding alone, which depends on the units, would decide whether a difference exceeds 0.
+With a floor of 0, rounding errors, which depend on the units, would decide whether a difference is 0.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from surrogates.linalg.cholesky import EPS
 
 
 def remaining(prior: Tensor, explained: Tensor) -> Tensor:
-    """prior − explained, at least ε prior, for variances."""
+    """The larger of prior − explained and ε prior, for variances."""
     return (prior - explained).maximum(EPS * prior)
 
 
 def remaining_covariance(prior: Tensor, explained: Tensor) -> Tensor:
-    """prior − explained for covariances, ``... x n x n``, with ``remaining`` variances on the diagonal."""
+    """prior − explained for covariances, ``... x n x n``, with the floor of ``remaining`` on the diagonal."""
     left = prior - explained
     before, after = (torch.diagonal(matrix, dim1=-2, dim2=-1) for matrix in (prior, left))
     lacking = EPS * before - after

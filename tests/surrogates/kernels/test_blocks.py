@@ -129,7 +129,7 @@ def test_matern_half_has_first_derivatives_away_from_coincidence_only():
     x1, x2 = points(2, seed=1), points(2, seed=2)
     _, first, _, _ = blocks_by_differences(kernel, x1[0], x2[1])
     assert_close(kernel_blocks(kernel, x1, x2).first[0, 1], first, 1e-12)
-    with pytest.raises(ValueError, match=r"coincides with a datum.*nu=0.5"):
+    with pytest.raises(ValueError, match=r"coincides with a data point.*nu=0.5"):
         kernel_blocks(kernel, x1, x1)
     for x in (x1, x2):
         with pytest.raises(ValueError, match=r"no gradient covariance"):
