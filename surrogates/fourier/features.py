@@ -1,4 +1,4 @@
-"""Random Fourier features as a pure function of a kernel, a dimension, a number, a seed and a kind.
+"""Random Fourier features of a kernel, reproducible from a seed.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
@@ -43,7 +43,7 @@ KINDS = tuple(_DRAWS)
 
 
 class FingerprintError(ValueError):
-    """Two parties have different Fourier features."""
+    """Two clients, or a client and the server, have different Fourier features."""
 
 
 class FourierFeatures:
@@ -56,28 +56,26 @@ class FourierFeatures:
         ``"sobol"``                           h = M/2 frequencies; φ(x)ᵀφ(x) = o exactly
 
     ``"cosine"`` features are the paper's. Frequencies of ``"cosine"`` and ``"paired"`` features are independent.
-    ``"orthogonal"`` frequencies are orthogonal within blocks of d, with radii from equally likely slices of their
-    distribution. ``"sobol"`` frequencies are a scrambled Sobol' net. φ(x)ᵀφ(x') is unbiased for k for every kind;
-    the experiment ``fourier-features`` compares their errors. Appx. D prints the scale as 2/√M, which gives 2k; √(2/M),
-    as in the proof of Lemma E.3, gives k. Eq. 3's Φ, ``M x n``, is the transpose of ``features``.
+    ``"orthogonal"`` frequencies are orthogonal in blocks of d, and their lengths are a stratified sample. ``"sobol"``
+    frequencies are a scrambled Sobol' net. For every kind, φ(x)ᵀφ(x') is an unbiased estimate of k(x, x'); the
+    experiment ``fourier-features`` compares the errors. Appx. D prints the scale as 2/√M, which gives 2k; √(2/M), as in
+    the proof of Lemma E.3, gives k. Eq. 3's Φ, ``M x n``, is the transpose of ``features``.
 
     The hyper-parameters are read once, rounded to 12 digits; later changes of the kernel have no effect. The random
-    integers and uniforms behind ``frequencies`` are bitwise the same on every machine, for any number of threads and
-    any dtype; the frequencies themselves are float64 and may differ in the last places between builds of scipy and
-    LAPACK, which moves φ by as little. ``fingerprint`` is therefore made from the arguments.
+    numbers behind ``frequencies`` are bitwise the same on every machine. The frequencies, in float64, may differ in
+    their last digits between builds of scipy and LAPACK; therefore ``fingerprint`` is computed from the arguments.
 
-    Results have the dtype and device of the points that are given.
+    Results have the dtype and device of the points.
 
     Args:
-        kernel: ``RBFKernel`` or ``MaternKernel`` (ν = 3/2, 5/2) of exactly these types, ARD or not, alone or in
-            ``ScaleKernel``s.
+        kernel: ``RBFKernel`` or ``MaternKernel`` (ν = 3/2, 5/2), no subclass, with or without ARD and ``ScaleKernel``.
         d: The dimension of x.
         num_features: M; it must be even unless the kind is ``"cosine"``.
         seed: The seed of the draws, in [0, 2⁶⁴).
         kind: One of ``surrogates.fourier.features.KINDS``.
 
     Attributes:
-        frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64, on the CPU.
+        frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the other kinds, float64, on the CPU.
         phases: b, ``M``, for ``"cosine"``; None for the other kinds.
         scale: √(2o/M).
 
@@ -123,7 +121,7 @@ class FourierFeatures:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """The arguments that determine the features, as plain numbers and strings for a message."""
+        """The arguments that determine the features, as numbers and strings."""
         density = self.density
         isotropic = len(set(density.lengthscale)) == 1
         return {
@@ -140,7 +138,7 @@ class FourierFeatures:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of ``arguments``, in hexadecimal, with all bits of floating point numbers."""
+        """The SHA-256 of ``arguments``, in hexadecimal; floating point numbers enter with all bits."""
         exact = {
             name: [float(v).hex() for v in value] if name == "lengthscale" else value
             for name, value in self.arguments.items()
@@ -149,13 +147,13 @@ class FourierFeatures:
         return hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
 
     def check_fingerprint(self, other: str | FourierFeatures) -> None:
-        """Checks that another party has the same features.
+        """Checks that a client or server has the same features.
 
         Args:
-            other: The party's features or their fingerprint.
+            other: The other ``FourierFeatures`` or their fingerprint.
 
         Raises:
-            FingerprintError: If they differ; the message has the fingerprints and these features' ``arguments``.
+            FingerprintError: If the fingerprints differ.
             TypeError: If ``other`` has another type.
         """
         if not isinstance(other, str | FourierFeatures):
@@ -164,8 +162,8 @@ class FourierFeatures:
         if theirs != self.fingerprint:
             arguments = ", ".join(f"{name}={str(value)[:60]}" for name, value in self.arguments.items())
             raise FingerprintError(
-                f"The other party's Fourier features have fingerprint {theirs[:16]}…, ours {self.fingerprint[:16]}… "
-                f"made from {arguments}. One of these differs: compare ``arguments``."
+                f"The other Fourier features have fingerprint {theirs[:16]}…, these have {self.fingerprint[:16]}…. "
+                f"Compare ``arguments`` on both sides; here they are {arguments}."
             )
 
     def features(self, X: Tensor) -> Tensor:
@@ -182,7 +180,7 @@ class FourierFeatures:
         return torch.cat((phase.cos(), phase.sin()), dim=-1).mul_(self.scale)
 
     def kernel(self, X: Tensor, X2: Tensor | None = None) -> Tensor:
-        """φ(x)ᵀφ(x'), the estimate of k(x, x'), ``batch x n x n'``; X2 = None is X; errors as ``features``."""
+        """φ(x)ᵀφ(x'), the estimate of k(x, x'), ``batch x n x n'``, X2 = X by default; errors as in ``features``."""
         phi = self.features(X)
         if X2 is None:
             return phi @ phi.mT
@@ -194,17 +192,17 @@ class FourierFeatures:
         """φ(x)ᵀw, ``batch x q``, for weights w of ``M``.
 
         Raises:
-            TypeError, ValueError: As ``features``, or if w is not ``M``, of X's dtype and device.
+            TypeError, ValueError: As ``features``, and if w does not have the shape ``M`` and X's dtype and device.
         """
         self._check(X)
         self._check_weights(w, X)
         return self.features(X) @ w
 
     def gradient(self, X: Tensor, w: Tensor) -> Tensor:
-        """∇φ(x)ᵀw, the gradient of ``value``, ``batch x q x d``, for weights w of ``M`` (FZooS eq. 4); errors as there.
+        """∇φ(x)ᵀw, the gradient of ``value``, ``batch x q x d``, for weights w of ``M`` (FZooS eq. 4).
 
-        With p_j = v_jᵀx it is √(2o/M) Σ_j (w_{h+j} cos p_j − w_j sin p_j) v_j: two products with the frequencies and no
-        ``M x d`` temporary. For one point, a compiled loop reads the frequencies only once.
+        For paired features with p_j = v_jᵀx it is √(2o/M) Σ_j (w_{h+j} cos p_j − w_j sin p_j) v_j. No ``M x d`` matrix
+        is formed; for one point, a compiled loop reads the frequencies only once. Errors are as in ``value``.
         """
         self._check(X)
         self._check_weights(w, X)
@@ -222,13 +220,13 @@ class FourierFeatures:
         return (self.slopes(X).unsqueeze(-1) * V).flatten(-3, -2)
 
     def jacobian_product(self, x: Tensor, rows: Tensor) -> Tensor:
-        """A ∇φ(x), ``k x d``, for one point x of ``1 x d`` and a matrix A of ``k x M``, without ∇φ(x)."""
+        """A ∇φ(x), ``k x d``, for one point x, ``1 x d``, and a matrix A, ``k x M``; ∇φ(x) is not formed."""
         self._check(x)
         V, _ = self._cast(x)
         return self._coefficients(self.slopes(x).squeeze(0), rows) @ V
 
     def slopes(self, X: Tensor) -> Tensor:
-        """∂φ/∂p, ``batch x q x parts x h``: the cosines' −√(2o/M) sin p_j, then the sines' √(2o/M) cos p_j."""
+        """∂φ/∂p, ``batch x q x parts x h``: −√(2o/M) sin p_j for the cosines, then √(2o/M) cos p_j for any sines."""
         phase = self._phase(X)
         if self.phases is None:
             return torch.stack((phase.sin().neg(), phase.cos()), dim=-2).mul(self.scale)

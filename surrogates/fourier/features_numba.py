@@ -1,7 +1,7 @@
-"""A compiled kernel for the gradient of Fourier features at one point, used by ``FourierFeatures.gradient``.
+"""A compiled loop for the gradient of Fourier features at one point, used by ``FourierFeatures.gradient``.
 
-It processes four frequencies at a time: first their phases, then their contributions to the gradient, in tiles from the
-end backwards, where the cache still has them.
+For four frequencies at a time it computes the phases, then adds the contributions to the gradient, backwards in tiles,
+because the cache still holds the last entries.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Reproducible draws of random Fourier frequencies.
 
-The randomness is the integer output of Philox4x64-10 (Salmon et al., 2011), keyed by (seed, stream) and started at
-counter 0, turned into uniforms in (0, 1) by exact arithmetic: integers and uniforms are bitwise the same on every
-machine. The later steps (inverse distribution functions of scipy, Householder products of LAPACK) may differ in the
-last place between builds. ``torch.randn`` is not suitable: its numbers depend on the processor's vector instructions
-and on dtype.
+The generator is Philox4x64-10 (Salmon et al., 2011) with the key (seed, stream), started at counter 0. Exact arithmetic
+turns its integers into uniforms in (0, 1); both are bitwise the same on every machine. The later steps (inverse
+distribution functions of scipy, Householder products of LAPACK) may differ in the last digit between builds.
+``torch.randn`` is not suitable: its numbers depend on the processor's vector instructions and on dtype.
 
 References:
     J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
@@ -46,7 +45,7 @@ def uniforms(seed: int, stream: int, *shape: int) -> Array:
 
 
 def independent_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
-    """Independent draws of ω, ``count x dim``; a larger ``count`` keeps the first ones."""
+    """Independent draws of ω, ``count x dim``; the first draws do not depend on ``count``."""
     omega = ndtri(uniforms(seed, DIRECTIONS, count, density.dim))
     return omega * density.mixing_scale(uniforms(seed, RADII, count))[:, None]
 
@@ -54,11 +53,11 @@ def independent_frequencies(density: SpectralDensity, count: int, seed: int) -> 
 def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
     """Draws of ω, ``count x dim``, orthogonal within blocks of ``dim`` rows.
 
-    Directions are the columns of independent Haar matrices. The radii are independent of them: one from each of
-    ``count`` equally likely slices of the distribution of ‖ω‖, in order. A row picked at random has ω's exact
-    distribution, so averages over the rows are unbiased. Yu et al. draw radii independently. Slices cost nothing,
-    reduce the effect of Matérn's heavy tail, and give the rows of a block nearly equal lengths, for which orthogonality
-    helps most.
+    Directions are the columns of independent Haar matrices. The radii are a stratified sample, independent of the
+    directions: one from each of ``count`` equally likely intervals of the distribution of ‖ω‖, in ascending order. A
+    row picked at random has ω's exact distribution, so averages over the rows are unbiased. Yu et al. draw radii
+    independently. Stratification reduces the effect of Matérn's heavy tail and gives the rows of a block nearly equal
+    lengths, for which orthogonality helps most.
     """
     dim = density.dim
     radii = density.radius((np.arange(count) + uniforms(seed, RADII, count)) / count)
@@ -74,11 +73,11 @@ def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> A
 
 
 def haar_columns(normal: Array) -> Array:
-    """The first k columns of Haar-distributed orthogonal matrices, ``batch x d x k``, from as many normal numbers.
+    """The first k columns of Haar-distributed orthogonal matrices, from normal numbers of the shape ``batch x d x k``.
 
-    Step j of a QR factorisation of a normal matrix meets a normal vector of length d − j that is independent of the
-    earlier steps. The reflections can therefore be made directly from the lower trapezoid (Stewart 1980), in half the
-    operations and without a condition number.
+    In a QR factorisation of a normal matrix, the vector that step j reflects is normal, of length d − j, and
+    independent of the earlier steps. The reflections can therefore be made directly from the lower trapezoid (Stewart
+    1980), in half the operations.
     """
     lower = np.tril(normal)
     norm = np.sqrt(np.square(lower).sum(axis=-2))
@@ -91,11 +90,10 @@ def haar_columns(normal: Array) -> Array:
 
 
 def sobol_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
-    """Draws of ω, ``count x dim``, by inversion of a scrambled Sobol' net, each with its exact distribution.
+    """Draws of ω, ``count x dim``, from a scrambled Sobol' net by inversion; each draw has the exact distribution.
 
     The points of torch's ``SobolEngine`` get a random linear scramble (a random non-singular lower triangular binary
-    matrix per dimension) and a digital shift of 52 bits, both from Philox. For Matérn the first dimension gives the
-    Student mixing variable.
+    matrix per dimension) and a digital shift of 52 bits, both from Philox. For Matérn, the first dimension gives χ²_2ν.
 
     Raises:
         ValueError: If more dimensions are needed than ``SobolEngine`` has.
@@ -104,7 +102,7 @@ def sobol_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
     needed = density.dim + mixed
     if needed > SobolEngine.MAXDIM:
         raise ValueError(
-            f"Sobol' sequences end at {SobolEngine.MAXDIM} dimensions; {density.name} features in {density.dim} "
+            f"Sobol' sequences have at most {SobolEngine.MAXDIM} dimensions; {density.name} features in {density.dim} "
             f"dimensions need {needed}. Use kind='orthogonal'."
         )
     points = _scrambled_sobol(needed, count, seed)

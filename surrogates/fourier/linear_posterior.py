@@ -1,4 +1,4 @@
-"""Bayesian linear regression with appended rows, in matrices of the smaller size: rows or weights."""
+"""Bayesian linear regression to which rows can be appended."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ _CONVERTED_NUMBERS = 2**19
 class LinearPosterior:
     """The posterior N(w̄, A⁻¹) of weights w ~ N(0, I) given t = U w + ε, ε ~ N(0, I), so A = I + UᵀU.
 
-    Columns of t are several targets of the same rows U, which share all factors.
+    Each column of t is a target; all targets have the same rows U.
 
-    A = L₀(I + WᵀW)L₀ᵀ, with the factor L₀ of rows absorbed earlier (I at first) and W = U L₀⁻ᵀ for the p rows since.
-    With C = I + W Wᵀ, ``p x p``, and e = t − U w₀:
+    The first rows are absorbed into a mean w₀ (0 at first) and a Cholesky factor L₀ of A (I at first). For the p later
+    rows U let W = U L₀⁻ᵀ, C = I + W Wᵀ, ``p x p``, and e = t − U w₀. Then A = L₀(I + WᵀW)L₀ᵀ and
 
         w̄ = w₀ + L₀⁻ᵀ Wᵀ C⁻¹ e,        A⁻¹ = L₀⁻ᵀ (I − Wᵀ C⁻¹ W) L₀⁻¹.
 
-    When p would exceed M, all rows are absorbed, L₀ ← L₀ chol(I + WᵀW). Regressions with n ≤ M rows thus run in ``n x
-    n``, longer ones in ``M x M``; appending a row costs O(p² + pM), or on average O(M²) once rows have been absorbed. C
-    ⪰ I, so that its factor can fail only by rounding. Rows are kept in the given dtype in blocks that are never moved;
-    all algebra is float64.
+    When p would exceed M, all rows are absorbed: L₀ ← L₀ chol(I + WᵀW). Matrices are thus ``n x n`` for n ≤ M rows and
+    ``M x M`` for more. Appending a row costs O(p² + pM), or on average O(M²) once rows have been absorbed. As C ⪰ I,
+    its factorisation can fail only by rounding. Rows are stored in the given dtype; all algebra is float64.
 
     Args:
         num_weights: M, the number of weights.
         dtype: The dtype of stored rows.
-        device: Their device.
+        device: The device of all tensors.
         num_targets: k, the number of columns of t.
     """
 
@@ -51,7 +50,7 @@ class LinearPosterior:
         """Appends ``count`` rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
 
         Raises:
-            NotPositiveDefiniteError: If rounding has lost the I in C. Nothing is appended then.
+            NotPositiveDefiniteError: If C is singular by rounding. Nothing is appended then.
         """
         if len(self._rows) + count > self.num_weights:
             self._absorb(blocks)
@@ -62,13 +61,13 @@ class LinearPosterior:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows and factors: p·M and p², plus M² once rows have been absorbed."""
+        """The bytes used by rows (p·M numbers) and factors (p², and M² more once rows have been absorbed)."""
         factors = self._cholesky.nbytes + (0 if self._base is None else self._base.nbytes)
         return len(self._rows) * self.num_weights * self._rows.dtype.itemsize + factors
 
     @property
     def mean(self) -> Tensor:
-        """w̄ of each target, ``M x k``, float64."""
+        """The posterior mean w̄ for each target, ``M x k``, float64."""
         return self._solution()[0]
 
     @property
@@ -89,15 +88,14 @@ class LinearPosterior:
     def covariance_factors(
         self, B: Callable[[], Tensor], product: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor | None, Tensor]:
-        """Y = L₀⁻¹B and Z = C^(−1/2) W Y, so that Bᵀ A⁻¹ B = YᵀY − ZᵀZ, for B of ``M x m``.
+        """Computes Y = L₀⁻¹B and Z = C^(−1/2) W Y, so that Bᵀ A⁻¹ B = YᵀY − ZᵀZ, for B of ``M x m``.
 
         Args:
             B: A function that returns B, called only if rows have been absorbed.
-            product: A function from rows of W, ``k x M``, to their product with B, ``k x m``, called only if no rows
-                have been absorbed.
+            product: A function that multiplies rows of W, ``k x M``, by B, called only if no rows have been absorbed.
 
         Returns:
-            Y, ``M x m``, or None if it is B itself, and Z, ``p x m``.
+            Y, ``M x m`` (None if Y = B), and Z, ``p x m``.
         """
         Y = None if self._base is None else self._whitened(B().double())
         parts = [product(rows) if Y is None else rows @ Y for rows in self._rows]

@@ -53,16 +53,16 @@ class SpectralDensity:
         return len(self.active_dims)
 
     def mixing_scale(self, uniform: Array) -> Array:
-        """The factor √(2ν/χ²_2ν) of a standard normal vector at quantiles ``uniform``, which is 1 for RBF."""
+        """The factor √(2ν/χ²_2ν) of a standard normal vector, at quantiles ``uniform`` of χ²_2ν; 1 for RBF."""
         if self.nu is None:
             return np.ones_like(uniform)
         return np.sqrt(self.nu / gammaincinv(self.nu, uniform))
 
     def radius(self, uniform: Array) -> Array:
-        """‖ω‖ at quantiles ``uniform`` of its distribution, counted from the upper end for Matérn.
+        """‖ω‖ at the quantiles ``uniform`` of its distribution (for Matérn, the upper quantiles).
 
-        For RBF ‖ω‖² ~ χ²_d. For Matérn ‖ω‖²/d ~ F(d, 2ν), so that ‖ω‖² = 2ν (1 − B)/B with B ~ Beta(ν, d/2); 1 − B
-        has its own inverse, or short radii would lose their digits.
+        For RBF ‖ω‖² ~ χ²_d. For Matérn ‖ω‖²/d ~ F(d, 2ν), so that ‖ω‖² = 2ν (1 − B)/B with B ~ Beta(ν, d/2). The
+        quantile of 1 − B is computed directly, because a difference would lose the digits of short radii.
         """
         if self.nu is None:
             return np.sqrt(2 * gammaincinv(self.dim / 2, uniform))
@@ -72,10 +72,9 @@ class SpectralDensity:
 
 
 def spectral_density(kernel: Kernel, d: int) -> SpectralDensity:
-    """The spectral density of a kernel, chosen by its exact type.
+    """Returns the spectral density of a kernel, chosen by its exact type.
 
-    Hyper-parameters are rounded to 12 significant digits: GPyTorch stores them through a softplus, whose last place
-    depends on the machine. Rounding restores 0.3 wherever 0.3 was set.
+    Hyper-parameters are rounded to 12 digits, because the last digit of GPyTorch's softplus depends on the machine.
 
     Args:
         kernel: ``RBFKernel`` or ``MaternKernel`` with ν = 3/2 or 5/2, isotropic or ARD, with or without
@@ -83,15 +82,14 @@ def spectral_density(kernel: Kernel, d: int) -> SpectralDensity:
         d: The dimension of x.
 
     Raises:
-        TypeError: If the kernel has another type, including subclasses of supported ones. Matérn 1/2 is not supported
+        TypeError: If the kernel has another type, including subclasses of supported types. Matérn 1/2 is not supported
             because its frequencies have no mean, so that gradients of its features do not converge.
-        ValueError: If the kernel is batched, a hyper-parameter is not finite and positive, or dimensions do not match
-            ``d``.
+        ValueError: If the kernel is batched or does not fit d, or a hyper-parameter is not finite and positive.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must be a gpytorch kernel ({SUPPORTED_SPECTRA}), got {type(kernel).__name__}.")
     if len(kernel.batch_shape) > 0:
-        raise ValueError(f"Fourier features need a kernel without batch, got {tuple(kernel.batch_shape)}.")
+        raise ValueError(f"Fourier features need a kernel without batch shape, got {tuple(kernel.batch_shape)}.")
     base, outputscales = unscaled(kernel)
     outputscale = prod((_rounded(scale, "outputscale")[0] for scale in outputscales), start=1.0)
     name, nu = _family(base)
@@ -115,11 +113,11 @@ def _family(kernel: Kernel) -> tuple[str, float | None]:
     if type(kernel) is MaternKernel:
         raise TypeError(
             f"MaternKernel with nu = {kernel.nu} has no Fourier features here: its frequencies have no mean, so that "
-            f"gradients of its features do not converge. Supported are exactly: {SUPPORTED_SPECTRA}."
+            f"gradients of its features do not converge. Supported are {SUPPORTED_SPECTRA}."
         )
     raise TypeError(
-        f"{type(kernel).__name__} has no spectral density here (a subclass is not taken for its parent). "
-        f"Supported are exactly: {SUPPORTED_SPECTRA}."
+        f"{type(kernel).__name__} has no Fourier features here. Supported are {SUPPORTED_SPECTRA}, but none of their "
+        "subclasses."
     )
 
 

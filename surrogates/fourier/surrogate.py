@@ -1,4 +1,4 @@
-"""A surrogate of a function and its gradient in M numbers, linear in Fourier features.
+"""A surrogate of a function and its gradient that is linear in M Fourier features.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
@@ -33,7 +33,7 @@ from surrogates.normal import UnitFreeNormal
 
 
 class NotFittedError(ValueError):
-    """The operation needs data, but the Fourier surrogate has none."""
+    """A Fourier surrogate without data cannot perform the operation."""
 
 
 class FourierSurrogate:
@@ -47,10 +47,9 @@ class FourierSurrogate:
 
         m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1.
 
-    Uncertainties assume a known m. n ≤ M is solved in ``n x n``, n > M in ``M x M`` (``LinearPosterior``). The weights
-    are linear in y, so that the mean of several clients' ``weights`` over the same features are the weights of the mean
-    of their surrogates (eq. 4); FZooS sends only weights. Features are computed in the dtype of X, the algebra in
-    float64.
+    Uncertainties assume that m is known. Matrices are ``n x n`` for n ≤ M and ``M x M`` otherwise
+    (``LinearPosterior``). The mean of several surrogates with the same features has the mean of their ``weights`` (eq.
+    4); therefore FZooS's clients send only weights. Features are computed in the dtype of X, the algebra in float64.
 
     Args:
         features: The features φ.
@@ -82,16 +81,16 @@ class FourierSurrogate:
 
     @classmethod
     def from_weights(cls, features: FourierFeatures, weights: Tensor, mean: float = 0.0) -> FourierSurrogate:
-        """A surrogate without data, which gives values and gradients but no uncertainties.
+        """Makes a surrogate without data, which gives values and gradients but no uncertainties.
 
         Args:
             features: The features that the weights belong to (``FourierFeatures.check_fingerprint``).
             weights: w, ``M``, such as the mean of several surrogates' ``weights``.
-            mean: m, which is added to values.
+            mean: m, the constant that is added to values.
 
         Raises:
             TypeError: If the weights are not a floating-point tensor.
-            ValueError: If they are not of shape ``M``, or have NaN or inf.
+            ValueError: If the weights do not have the shape ``M``, or hold NaN or inf.
         """
         surrogate = cls(features, noise=1.0, mean=mean)
         check_floating("weights", weights)
@@ -122,12 +121,12 @@ class FourierSurrogate:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the data's features and factor: n·M in X's dtype and n², or M² once n has exceeded M."""
+        """The bytes used by the data's features (n·M numbers) and factor (n² numbers, or M² once n has exceeded M)."""
         return 0 if self._linear is None else self._linear.nbytes
 
     @property
     def mean(self) -> float:
-        """m; before ``fit``, an estimated m is 0."""
+        """The constant m; an estimated m is 0 before ``fit``."""
         return self._offset + self._beyond_offset
 
     @property
@@ -144,7 +143,7 @@ class FourierSurrogate:
 
     @property
     def weights(self) -> Tensor:
-        """w̄, ``M``, in y's units, a copy with the data's dtype and device.
+        """A copy of w̄, ``M``, in y's units, with the data's dtype and device.
 
         Raises:
             NotFittedError: Before ``fit``.
@@ -159,21 +158,20 @@ class FourierSurrogate:
         return solved[:, 0].to(like.dtype, copy=True)
 
     def fit(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
-        """Conditions on new data instead of the old, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
+        """Replaces the data and conditions on the new data, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
 
         Args:
             X: The inputs, ``n x d``.
             y: The values, ``n`` or ``n x 1``.
-            noise: The variances of these observations, one number or ``n``. None means the surrogate's.
+            noise: The variances of these observations, one number or ``n``; the surrogate's ``noise`` by default.
 
         Returns:
             The surrogate itself.
 
         Raises:
             TypeError: If an argument is not a floating point tensor.
-            ValueError: If shapes do not match, there are no data, an entry is NaN or infinite, dtypes or devices are
-                mixed, or noise is not positive, or too small for duplicate points in float64. The surrogate is
-                unchanged then.
+            ValueError: If shapes do not match, there are no data, an entry is NaN or infinite, dtypes or devices
+                differ, the noise is not positive, or it is too small for duplicate points. The surrogate is unchanged.
         """
         y, deviation = self._checked(X, y, noise)
         offset = float(y.mean()) if self.estimates_mean else self._offset
@@ -184,7 +182,7 @@ class FourierSurrogate:
         return self
 
     def append(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
-        """Conditions on further data, as ``fit`` on all of it, in O(n² + nM) per row, or O(M²) for n > M.
+        """Adds data, with the same result as ``fit`` on all data, in O(n² + nM) per row, or O(M²) for n > M.
 
         Args:
             X: The new inputs, ``k x d``.
@@ -195,11 +193,11 @@ class FourierSurrogate:
             The surrogate itself.
 
         Raises:
-            TypeError, ValueError: As ``fit``, and if dtype or device differ from the earlier data's.
+            TypeError, ValueError: As ``fit``, and if dtype or device differ from the earlier data.
             NotFittedError: If the surrogate was made from weights.
         """
         if self._given_weights is not None:
-            raise NotFittedError("A surrogate made from weights has no data to append to; fit one instead.")
+            raise NotFittedError("A surrogate made from weights has no data to append to; fit a new FourierSurrogate.")
         if self._linear is None:
             return self.fit(X, y, noise)
         y, deviation = self._checked(X, y, noise)
@@ -218,7 +216,7 @@ class FourierSurrogate:
         return self.mean + self.features.value(X, self.weights)
 
     def gradient(self, X: Tensor) -> Tensor:
-        """∇φ(x)ᵀw̄, the posterior mean of ∇f, ``batch x q x d`` (FZooS eq. 4); errors as ``value``."""
+        """∇φ(x)ᵀw̄, the posterior mean of ∇f, ``batch x q x d`` (FZooS eq. 4). Errors are as in ``value``."""
         self._check(X)
         return self.features.gradient(X, self.weights)
 
@@ -236,7 +234,7 @@ class FourierSurrogate:
         return GPyTorchPosterior(UnitFreeNormal(self.value(X).detach(), covariance))
 
     def gradient_posterior(self, X: Tensor) -> FourierGradientPosterior:
-        """The posterior of ∇f at each of ``batch x q`` points X, ``batch x q x d``; errors as ``posterior``."""
+        """The posterior of ∇f at each point X, ``batch x q x d``. Errors are as in ``posterior``."""
         return FourierGradientPosterior(self, self._fitted_at(X), X)
 
     @property
@@ -253,7 +251,7 @@ class FourierSurrogate:
         self._check(X)
         check_not_traced("X", X)
         if self._linear is None:
-            raise NotFittedError("A surrogate made from weights has no data, hence no uncertainty; fit one instead.")
+            raise NotFittedError("A surrogate made from weights has no uncertainty; fit a new FourierSurrogate.")
         return self._linear
 
     def _checked(self, X: Tensor, y: Tensor, noise: float | Tensor | None) -> tuple[Tensor, Tensor]:
@@ -288,11 +286,10 @@ class FourierSurrogate:
 
 
 class FourierGradientPosterior:
-    """N(∇φ(x)ᵀw̄, ∇φ(x)ᵀ cov(w) ∇φ(x)) at each of ``batch x q`` points; made by a ``FourierSurrogate``.
+    """The posterior N(∇φ(x)ᵀw̄, ∇φ(x)ᵀ cov(w) ∇φ(x)) of ∇f at each of ``batch x q`` points.
 
-    It is lazy and computes in float64. For n ≤ M no ``M x d`` matrix is formed: a point costs the ``n x d`` product of
-    the data's features with ∇φ(x), O(nMd), and a triangular solve, O(n²d). Uncertainties must be read before the
-    surrogate changes.
+    Create it with ``FourierSurrogate.gradient_posterior``. Results are computed in float64 when they are first read;
+    uncertainties must be read before the surrogate changes. For n ≤ M a point costs O(nMd + n²d).
 
     Raises:
         ValueError: If an uncertainty is read after the surrogate has changed.

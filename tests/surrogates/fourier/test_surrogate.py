@@ -312,8 +312,8 @@ BAD_DATA = [
     ((X[:0], Y[:0]), ValueError, "no observations"),
     ((X, Y.clone().index_fill(0, torch.tensor([2]), math.nan)), ValueError, "NaN or inf"),
     ((X / 0, Y), ValueError, "NaN or inf"),
-    ((X, Y.float()), ValueError, "must agree"),
-    ((X.float(), Y.float()), ValueError, "must agree"),
+    ((X, Y.float()), ValueError, "same dtype and device"),
+    ((X.float(), Y.float()), ValueError, "same dtype and device"),
     ((X.numpy(), Y), TypeError, "X must be a torch.Tensor"),
     ((X, Y.long()), TypeError, "y must be floating point"),
     ((X, Y, 0.0), ValueError, "noise must be positive"),
@@ -393,7 +393,7 @@ def test_bad_points():
         surrogate.weights
     surrogate.fit(X, Y)
     for call in (surrogate.value, surrogate.gradient, surrogate.gradient_posterior, surrogate.posterior):
-        for bad, message in ((X[0], "batch x q x 3"), (X.float(), "must agree"), (X / 0, "NaN or inf")):
+        for bad, message in ((X[0], "batch x q x 3"), (X.float(), "same dtype and device"), (X / 0, "NaN or inf")):
             with pytest.raises(ValueError, match=message):
                 call(bad)
 
