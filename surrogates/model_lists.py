@@ -1,4 +1,4 @@
-"""Gradient posteriors of several models: BoTorch's ``ModelListGP``, and models that differ in their data."""
+"""Gradient posteriors of one model, or of all models in a ``ModelListGP``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from surrogates.models.gradient_model import GradientModel
 
 
 def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | PosteriorList:
-    """Returns the posterior of ∇f at X for one model, or a list with the posterior of each model of a ``ModelListGP``.
+    """Returns the posterior of ∇f at X: a ``GradientPosterior``, or a ``PosteriorList`` for a ``ModelListGP``.
 
-    The models of a list may differ in data, kernels, noise and transforms, and may have several outcomes each. They are
-    independent. ``mean``, ``variance`` and ``rsample`` of BoTorch's ``PosteriorList`` concatenate the gradients of
-    models with one outcome in the last dimension, ``batch x q x (m·d)``, outcome by outcome. ``of_each_outcome``
-    computes anything else.
+    The models of a list are independent, may differ in data, kernels, noise and transforms, and may have several
+    outcomes each. ``mean``, ``variance`` and ``rsample`` of a ``PosteriorList`` concatenate the gradients of models
+    with one outcome, ``batch x q x (m·d)``. To evaluate another method for every outcome, use ``of_each_outcome``.
 
     Args:
         model: A ``DerivedGP`` or ``GradientObservationGP``, or a ``ModelListGP`` of them.
         X: The points, ``batch x q x d``.
 
     Raises:
-        TypeError: If a model is of another type, or X is not a floating point tensor.
-        ValueError: As the models' ``gradient_posterior``.
+        TypeError: If a model has another type, or X is not a floating point tensor.
+        ValueError: As ``DerivedGP.gradient_posterior``.
 
     Example:
         >>> models = ModelListGP(DerivedGP(X1, Y1), DerivedGP(X2, Y2))
@@ -40,7 +39,7 @@ def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | Posterior
         return PosteriorList(*(gradient_posterior(cast(Model, part), X) for part in model.models))
     if not isinstance(model, GradientModel):
         raise TypeError(
-            f"{type(model).__name__} has no posterior of its gradient; make the model, or that part of the list, a "
+            f"{type(model).__name__} has no posterior of its gradient; make the model, or each model of the list, a "
             "DerivedGP."
         )
     return model.gradient_posterior(X)
@@ -49,15 +48,15 @@ def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | Posterior
 def of_each_outcome(
     question: Callable[[GradientPosterior], Tensor], posterior: GradientPosterior | PosteriorList
 ) -> Tensor:
-    """Evaluates a function of a gradient's posterior for all outcomes, with a dimension for the outcomes after q.
+    """Evaluates a function of a ``GradientPosterior`` for every outcome.
 
     Args:
-        question: A function of a ``GradientPosterior``, such as ``GradientPosterior.descent_probability``, with values
-            of ``batch x q x ...``, or ``batch x q x m x ...`` for m > 1 outcomes.
+        question: A function of a ``GradientPosterior``, such as ``GradientPosterior.descent_probability``, that returns
+            ``batch x q x ...``, or ``batch x q x m x ...`` for m > 1 outcomes.
         posterior: The result of ``gradient_posterior``.
 
     Returns:
-        The values, ``batch x q x m x ...``, where m counts the outcomes of all models.
+        The values, ``batch x q x m x ...``, where m is the number of outcomes of all models together.
 
     Raises:
         TypeError: If a posterior is not a ``GradientPosterior``.

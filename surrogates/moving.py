@@ -1,4 +1,4 @@
-"""Moving of tensors that are neither parameters nor buffers of a module by ``Module.to``."""
+"""Lets ``Module.to`` move tensors that are neither parameters nor buffers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Move = Callable[[Tensor], Tensor]
 
 
 def move_attributes(holder: object, move: Move) -> None:
-    """Moves the tensors among an object's attributes, alone or in lists, and the numbers of distributions there.
+    """Moves an object's attributes that are tensors, lists of tensors, or distributions.
 
-    Those numbers keep their dtype, as in GPyTorch, because they do not determine a result's dtype.
+    The parameters of distributions keep their dtype, as in GPyTorch; they do not determine the dtype of results.
     """
     attributes = vars(holder)
     for name, value in attributes.items():
@@ -26,6 +26,6 @@ def move_attributes(holder: object, move: Move) -> None:
 
 
 def move_module_attributes(module: torch.nn.Module, move: Move) -> None:
-    """Moves the tensors of a module that ``Module._apply`` does not move, such as data, priors and pending points."""
+    """Moves the tensors of a module that ``Module._apply`` does not move, such as data and priors."""
     for part in module.modules():
         move_attributes(part, move)

@@ -1,7 +1,7 @@
-"""GPyTorch's normal distributions without its floors, which are absolute numbers in the user's units.
+"""GPyTorch's normal distributions without absolute minima of variances.
 
-GPyTorch raises variances to 1e-10 (float32: 1e-6) and adds a jitter of 1e-8 (1e-6) or more to a covariance that is
-singular up to rounding. Both are wrong if outcomes, or partial derivatives, are small numbers.
+GPyTorch raises variances to 1e-10 (float32: 1e-6), and adds a jitter of at least 1e-8 (float32: 1e-6) to singular
+covariances. Both change the results if outcomes or partial derivatives are small numbers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from surrogates.linalg.cholesky import covariance_root
 class UnitFreeNormal(MultivariateNormal):
     """GPyTorch's ``MultivariateNormal`` with results that scale with the units.
 
-    ``variance`` is the covariance's diagonal; an entry that is lost in rounding is the dtype's smallest normal number.
-    Samples have exactly these variances, since ``covariance_root`` has no absolute jitter.
+    ``variance`` is the covariance's diagonal; entries that are not positive become the dtype's smallest normal number.
+    Samples have these variances, because ``covariance_root`` adds no absolute jitter.
 
     Args:
         mean: The mean, ``batch x N``.
-        covariance_matrix: The covariance, ``batch x N x N``. A tensor is not factorised before it is sampled.
-        **options: As for ``MultivariateNormal``.
+        covariance_matrix: The covariance, ``batch x N x N``, which is factorised when samples are first drawn.
+        **options: Further arguments of ``MultivariateNormal``.
     """
 
     def __init__(self, mean: Tensor, covariance_matrix: Any, **options: Any) -> None:
@@ -40,7 +40,7 @@ class UnitFreeNormal(MultivariateNormal):
         return diagonal.expand(self._batch_shape + self._event_shape).clamp_min(torch.finfo(diagonal.dtype).tiny)
 
     def rsample(self, sample_shape: torch.Size = torch.Size(), base_samples: Tensor | None = None) -> Tensor:  # noqa: B008
-        """Samples, ``sample_shape x batch x N``, from base samples of that shape or the global generator."""
+        """Draws samples, ``sample_shape x batch x N``, from base samples of this shape or the global generator."""
         shape = self.loc.shape
         if base_samples is None:
             drawn = torch.randn(*shape, torch.Size(sample_shape).numel(), dtype=self.loc.dtype, device=self.loc.device)
@@ -55,14 +55,14 @@ class UnitFreeNormal(MultivariateNormal):
 
 
 class UnitFreeMultitaskNormal(MultitaskMultivariateNormal, UnitFreeNormal):
-    """GPyTorch's ``MultitaskMultivariateNormal`` as a ``UnitFreeNormal``; its arguments are GPyTorch's."""
+    """GPyTorch's ``MultitaskMultivariateNormal`` as a ``UnitFreeNormal``, with GPyTorch's arguments."""
 
     def __init__(self, mean: Tensor, covariance_matrix: Any, **options: Any) -> None:
         super().__init__(mean, to_linear_operator(covariance_matrix), **options)
 
 
 def unit_free(posterior: GPyTorchPosterior) -> GPyTorchPosterior:
-    """A BoTorch posterior with its distribution as a ``UnitFreeNormal``."""
+    """Returns a BoTorch posterior with the distribution as a ``UnitFreeNormal``."""
     normal = posterior.distribution
     if isinstance(normal, UnitFreeNormal):
         return posterior

@@ -1,1 +1,1 @@
-"""Gaussian processes that drop in for BoTorch's, with the posteriors of their gradients."""
+"""Replacements of BoTorch's Gaussian process models, with posteriors of the gradient."""

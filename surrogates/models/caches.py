@@ -1,4 +1,4 @@
-"""The cached state of a Cholesky GP: when it is valid, how it grows, and how GPyTorch's caches share it."""
+"""The cached factor of a ``CholeskyGP``: checks that it is valid, extends it, and shares it with GPyTorch's caches."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _BOOKKEEPING = frozenset(vars(gpytorch.Module())) - {"training"}
 
 
 class ModelSnapshot:
-    """A snapshot of a model's modules, hyper-parameters and data, which tells cheaply whether they have changed.
+    """A snapshot of a model's modules, hyper-parameters and data, to detect changes at little cost.
 
     Modules (priors excepted) and their attributes, such as a constraint, a base kernel or a kernel's ``nu``, are
     compared by identity. Parameters and buffers are compared by value, because GPyTorch writes to them without changing
-    autograd's version counter. Data and tensors with more than ``SMALL`` elements are compared by identity and version,
-    so that writing to one of them through ``.data`` or NumPy is not detected.
+    autograd's version counter. Data and tensors with more than ``SMALL`` elements are compared by identity and version;
+    changes made through ``.data`` or NumPy are not detected.
 
     Args:
         model: A GP in evaluation mode.
@@ -115,7 +115,7 @@ def _versions(tensors: list[torch.Tensor]) -> list[int]:
 
 
 def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
-    """An independent copy of a mean, without derivatives if ``detach``; None if its gradient is 0."""
+    """Copies a mean, detached from autograd if ``detach``; returns None if the gradient of the mean is 0."""
     if type(mean_module) in (ConstantMean, ZeroMean):
         return None
     tensors = [*mean_module.parameters(), *mean_module.buffers()]
@@ -123,9 +123,9 @@ def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
 
 
 class GrowingData:
-    """The transformed inputs and targets, the original inputs, the noise and the factor of one data set, growing.
+    """One data set and its Cholesky factor, to which an observation is added in O(n²).
 
-    Adding an observation costs O(n²). Original inputs are None without an input transform, noise without fixed noise.
+    Its original inputs are None if there is no input transform, and its noise is None if the noise is not fixed.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class GrowingData:
 
 @dataclass(frozen=True, eq=False)
 class CachedConditioning:
-    """A conditioning with the outcome's scale and the storage that new observations are appended to.
+    """A conditioning, with the storage to which new observations are appended.
 
     Attributes:
-        conditioning: The conditioning.
+        conditioning: The model conditioned on its data.
         outcome_scale: dy/dy' of the outcome transform, ``batch x 1``, or None if it is 1.
-        growing: The data's growing storage, or None before observations are added.
+        growing: The storage of the data, or None before observations are added.
     """
 
     conditioning: Conditioning
@@ -156,12 +156,12 @@ class CachedConditioning:
 def make_prediction_strategy(
     model: ExactGP, conditioning: Conditioning | None, missing: Tensor | None
 ) -> DefaultPredictionStrategy:
-    """GPyTorch's prediction caches, filled from L and α to avoid a second factorisation.
+    """Makes GPyTorch's prediction strategy, with caches filled from L and α to avoid a second factorisation.
 
     Args:
         model: A model in evaluation mode.
         conditioning: The conditioning of the model's data, or None to let GPyTorch factorise the covariance.
-        missing: True for targets that were not observed, ``batch x n``, or None if all were.
+        missing: A mask of the targets that were not observed, ``batch x n``, or None if all were.
     """
     inputs, dtype = list(model.train_inputs), model.train_targets.dtype
     prior = model.forward(*inputs)
@@ -184,7 +184,7 @@ def make_prediction_strategy(
 
 
 def keep_updated_mean_cache(strategy: DefaultPredictionStrategy | None) -> None:
-    """Stores the α of a fantasy strategy under the key that GPyTorch reads, which avoids a second solve."""
+    """Stores a fantasy strategy's α where GPyTorch looks for it, to avoid a second solve."""
     with suppress(CachingError):
         _store_mean_cache(strategy, get_from_cache(strategy, "mean_cache").detach())
 

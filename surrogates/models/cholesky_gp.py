@@ -1,4 +1,4 @@
-"""BoTorch's ``SingleTaskGP`` with exact Cholesky inference, a factor that grows with the data, and missing outcomes."""
+"""``SingleTaskGP`` with Cholesky inference at any n, observations added in O(n²), and missing outcomes."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ from surrogates.stationary_conditioning import make_conditioning
 
 
 class CholeskyGP(SingleTaskGP):
-    """``SingleTaskGP`` by Cholesky at any n, without conjugate gradients; ``DerivedGP`` adds the gradient.
+    """``SingleTaskGP`` with Cholesky inference at any n; ``DerivedGP`` adds the gradient.
 
-    The Cholesky factor and α are computed once per data set and hyper-parameters, and GPyTorch's caches are filled from
-    them. The arguments are ``SingleTaskGP``'s. An outcome that is NaN was not observed.
+    The Cholesky factor and α are computed once per data set and hyper-parameters, and fill GPyTorch's caches. The
+    arguments are as in ``SingleTaskGP``; an outcome that is NaN was not observed.
     """
 
     prediction_strategy: DefaultPredictionStrategy | None
@@ -111,11 +111,11 @@ class CholeskyGP(SingleTaskGP):
 
     @property
     def conditioning(self) -> Conditioning:
-        """The model conditioned on its present data and hyper-parameters: L, α and the gradient computations.
+        """The model conditioned on its data under the current hyper-parameters, with L and α.
 
-        It is cached until the data, a hyper-parameter or a module changes (``surrogates.models.caches.ModelSnapshot``).
-        Reading it puts the model in evaluation mode, as ``posterior`` does. Under BoTorch's ``propagate_grads`` it is
-        computed at every read and carries derivatives in data and hyper-parameters.
+        The result is cached until the data, a hyper-parameter or a module changes
+        (``surrogates.models.caches.ModelSnapshot``). Like ``posterior``, it puts the model in evaluation mode. Under
+        BoTorch's ``propagate_grads`` it is not cached and can be differentiated in data and hyper-parameters.
         """
         return self._current().conditioning
 
@@ -128,28 +128,28 @@ class CholeskyGP(SingleTaskGP):
     def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Conditions the model on more observations in place, in O(n²) per observation.
 
-        Hyper-parameters and transforms are not refitted. A batched or multi-output model is factorised again. If an
-        error is raised, the model is unchanged. ``condition_on_observations`` returns a copy instead and takes its
-        ``noise`` in transformed units.
+        Hyper-parameters and transforms are not refitted. Batched and multi-output models are factorised again. If an
+        error is raised, the model is unchanged. Unlike ``condition_on_observations``, this method changes the model
+        itself, and takes noise variances in the user's units.
 
         Args:
             X: The new inputs, ``batch x n' x d``.
             Y: The new outcomes, ``batch x n' x m``, NaN where an outcome was not observed.
-            Yvar: Their noise variances in the user's units, ``batch x n' x m``: required if the model was made with
-                ``train_Yvar``, not accepted otherwise.
+            Yvar: The noise variances of Y in the user's units, ``batch x n' x m``; required if the model was made with
+                ``train_Yvar``, otherwise not accepted.
 
         Raises:
             TypeError: If an argument is not a floating point tensor.
             ValueError: If shapes, dtypes or devices do not match, an entry is infinite, X or a required variance is
                 NaN, all outcomes are NaN, or Yvar is missing or not accepted.
-            NotPositiveDefiniteError: If a new point cannot be distinguished from an old one.
+            NotPositiveDefiniteError: If a new point duplicates another one and the noise is almost 0.
         """
         cached: CachedConditioning | None = None
         with suppress(OpaqueKernelError):
             cached = self._current()
         check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
         if bool(Y.isnan().all()):
-            raise ValueError("Y holds no observation, only NaN; at least one outcome must be observed.")
+            raise ValueError("Y holds only NaN; give at least one observed outcome.")
         check_same_kind("X", X, "the model", self.train_inputs[0])
         self._check_new(X, Yvar)
         with torch.no_grad():
@@ -217,9 +217,9 @@ class CholeskyGP(SingleTaskGP):
             self._original_train_inputs = torch.cat([original, X], dim=-2)
 
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """``SingleTaskGP.posterior`` with X checked; X may have a narrower dtype than the data.
+        """Checks X and returns ``SingleTaskGP.posterior``; a narrower dtype of X is converted to the data's.
 
-        The first call for new data inverts the factor for GPyTorch's caches, O(n³). Later calls cost O(n²) per point.
+        The first call for new data fills GPyTorch's caches, O(n³). Later calls cost O(n²) per point.
 
         Raises:
             TypeError: If X is not a floating point tensor.
@@ -250,12 +250,12 @@ class CholeskyGP(SingleTaskGP):
         return UnitFreeNormal(predicted.mean, predicted.lazy_covariance_matrix)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """Returns a copy conditioned on more observations, as BoTorch does; no earlier call of ``posterior`` is needed.
+        """Returns a copy conditioned on more observations, as in BoTorch; ``posterior`` need not be called before.
 
         Args:
             X: The new inputs, ``batch x n' x d``.
             Y: The new outcomes in the user's units, ``batch x n' x m``, NaN where an outcome was not observed.
-            noise: Their noise variances in *transformed* units, as in BoTorch, ``batch x n' x m``; required if the
+            noise: The noise variances of Y in *transformed* units, as in BoTorch, ``batch x n' x m``; required if the
                 model was made with ``train_Yvar``.
             **kwargs: Passed to GPyTorch.
 
@@ -274,11 +274,11 @@ class CholeskyGP(SingleTaskGP):
         check_same_kind("Y", Y, "X", X)
         check_observed("Y", Y, "noise", noise)
         if Y.numel() and bool(Y.isnan().all()):
-            raise ValueError("Y holds no observation, only NaN; at least one outcome must be observed.")
+            raise ValueError("Y holds only NaN; give at least one observed outcome.")
         if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             raise ValueError(
-                "The model was made with train_Yvar: new observations need noise= in transformed units. "
-                "add_observations takes Yvar= in the user's units."
+                "The model was made with train_Yvar: new observations need noise= in transformed units. Alternatively, "
+                "pass Yvar= in the user's units to add_observations."
             )
         self.eval()
         model = cast(Self, super().condition_on_observations(X, Y, noise=noise, **kwargs))
@@ -288,7 +288,7 @@ class CholeskyGP(SingleTaskGP):
         return model
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """GPyTorch's ``get_fantasy_model``; no earlier prediction is needed, and a target may be NaN."""
+        """GPyTorch's ``get_fantasy_model``; it needs no earlier prediction, and targets may be NaN."""
         missing = targets.isnan()
         if new := bool(missing.any()):
             targets = targets.masked_fill(missing, 0.0)
@@ -318,7 +318,7 @@ class CholeskyGP(SingleTaskGP):
         return model
 
     def subset_output(self, idcs: list[int]) -> Self:
-        """BoTorch's ``subset_output``: a copy with some of the outcomes, including the untransformed inputs."""
+        """BoTorch's ``subset_output``: a copy of the model with the outcomes ``idcs``."""
         model = cast(Self, super().subset_output(idcs))
         original = model._original_train_inputs
         if original is not None and model.num_outputs < self.num_outputs:
@@ -328,7 +328,7 @@ class CholeskyGP(SingleTaskGP):
         return model
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """BoTorch's ``load_state_dict``, in any mode; the inputs are transformed again with the loaded coefficients."""
+        """BoTorch's ``load_state_dict``; the inputs are transformed again with the loaded coefficients."""
         training = self.training
         self.train()
         try:
@@ -338,9 +338,9 @@ class CholeskyGP(SingleTaskGP):
             self._clear_cache()
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """GPyTorch's ``set_train_data``, in any mode.
+        """GPyTorch's ``set_train_data``, in training or evaluation mode.
 
-        Inputs are in the user's units. Targets are in transformed units, NaN where not observed.
+        Inputs are in the user's units, targets in transformed units. A NaN target was not observed.
         """
         if targets is not None:
             missing = targets.isnan()
@@ -476,5 +476,5 @@ class CholeskyGP(SingleTaskGP):
 
 
 def derivatives_are_asked_for() -> bool:
-    """Whether derivatives in data and hyper-parameters are requested (``propagate_grads`` or undetached caches)."""
+    """Whether BoTorch's or GPyTorch's settings request derivatives in data and hyper-parameters."""
     return botorch_settings.propagate_grads.on() or gpytorch.settings.detach_test_caches.off()

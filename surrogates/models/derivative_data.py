@@ -1,4 +1,4 @@
-"""Observed derivatives: checks, noise variances, and their order among the targets of a GP."""
+"""Observed derivatives: checks, noise variances, and their order in a GP's targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DerivativeNoise(FixedNoiseGaussianLikelihood):
 
     @property
     def noise(self) -> Tensor:
-        """The variances of the values; BoTorch uses their mean as the noise of a new value."""
+        """The variances of the values, whose mean BoTorch uses as the noise of a new value."""
         return (self.noise_covar.noise + self.second_noise)[..., self._are_values]
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
@@ -38,12 +38,12 @@ class DerivativeNoise(FixedNoiseGaussianLikelihood):
 
 
 def joined_entries(values: Tensor, G: Tensor | None, H: Tensor | None) -> Tensor:
-    """The values, ``batch x n``, and derivatives in one order per point: f, ∂₁f, …, ∂_d f, then ∂ᵢ∂ⱼf for i ≤ j.
+    """Joins values and derivatives point by point, in the order f, ∂₁f, …, ∂_d f, then ∂ᵢ∂ⱼf for i ≤ j.
 
     Args:
-        values: The values, NaN if not observed.
+        values: The values, ``batch x n``, NaN if not observed.
         G: The first derivatives, ``batch x n x d``, or None.
-        H: The second derivatives, ``batch x n x d x d``, or None. If ∂ᵢ∂ⱼf is NaN, ∂ⱼ∂ᵢf is taken.
+        H: The second derivatives, ``batch x n x d x d``, or None. If ∂ᵢ∂ⱼf is NaN, ∂ⱼ∂ᵢf is used.
     """
     parts = [values.unsqueeze(-1)]
     if G is not None:
@@ -64,17 +64,17 @@ def check_derivatives(
     H: Tensor | None,
     Hvar: Tensor | None,
 ) -> None:
-    """Checks the first derivatives G and the second derivatives H, as ``GradientObservationGP`` takes them.
+    """Checks observed first derivatives G and second derivatives H for ``GradientObservationGP``.
 
     Args:
         prefix: A prefix of the names in messages.
         X: The inputs, ``batch x n x d``.
         Y: The outcomes, ``batch x n x m``.
-        Yvar: Their noise variances, or None.
+        Yvar: The noise variances of Y, or None.
         G: The first derivatives, ``batch x n (x m) x d``, or None.
-        Gvar: Their noise variances, or None.
+        Gvar: The noise variances of G, or None.
         H: The second derivatives, ``batch x n (x m) x d x d``, or None.
-        Hvar: Their noise variances, or None.
+        Hvar: The noise variances of H, or None.
 
     Raises:
         TypeError: If a derivative or variance is not a floating point tensor.
@@ -88,7 +88,7 @@ def check_derivatives(
                 raise ValueError(f"{name}var was given without {name}; pass both or neither.")
             continue
         if (noise is None) != (Yvar is None):
-            raise ValueError(f"{prefix}Yvar and {name}var must be given together, or neither.")
+            raise ValueError(f"{prefix}Yvar and {name}var must be given together, or not at all.")
         shape = (*X.shape[:-1], *((m,) if m > 1 else ()), *(d,) * order)
         for label, tensor in ((name, given), (f"{name}var", noise)):
             if tensor is None:
@@ -105,13 +105,13 @@ def check_derivatives(
         difference, size = (H - H.mT).abs(), H.abs().nan_to_num(nan=0.0).amax() if H.numel() else 0.0
         if bool((difference > _SYMMETRY * size).any()):
             raise ValueError(
-                f"{prefix}H must be symmetric (one of two equal entries may be NaN); its entries (i, j) and (j, i) "
+                f"{prefix}H must be symmetric (one of the entries (i, j) and (j, i) may be NaN); these entries "
                 f"differ by up to {difference.nan_to_num(nan=0.0).max().item():g}."
             )
 
 
 def rows_with_data(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
-    """Copies of X, Y, Yvar, G, Gvar, H and Hvar without the rows that hold no observation."""
+    """Copies X, Y, Yvar, G, Gvar, H and Hvar without the rows that have only NaN in Y, G and H."""
     _, G, _, H, _ = others
     parts = [Y, *(t.flatten(X.dim() - 1) for t in (G, H) if t is not None)]
     found = observed_rows(X, torch.cat(parts, dim=-1), Y, *others)

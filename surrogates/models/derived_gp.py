@@ -1,4 +1,4 @@
-"""The derived GP: BoTorch's SingleTaskGP with the Gaussian posterior of its gradient.
+"""The derived GP: BoTorch's SingleTaskGP with the Gaussian posterior of the gradient.
 
 References:
     Y. Shu, Z. Dai, W. Sng, A. Verma, P. Jaillet and B. K. H. Low, Zeroth-order optimization with
@@ -29,32 +29,28 @@ from surrogates.models.unobserved import observed_rows
 
 
 class DerivedGP(GradientModel):
-    r"""A ``SingleTaskGP`` with the exact posterior of its gradient, from function values only.
+    r"""A ``SingleTaskGP`` with the exact posterior of the gradient of f, given values of f only.
 
     With A = K + diag(s²) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x, the gradient of f at x given (X, y) is
     Gaussian (ZoRD eqs. 3-6; FZooS eq. 8) with
 
         mean ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X))   and covariance   ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x').
 
-    It is a drop-in replacement: the arguments, their order and their defaults are ``SingleTaskGP``'s, and so are the
-    fit and the value posterior, computed by Cholesky at any n (GPyTorch switches to conjugate gradients above n = 800).
-    Batched models are supported.
+    It is a drop-in replacement of ``SingleTaskGP``, with the same arguments, fit and value posterior. All computations
+    use Cholesky factors at any n (GPyTorch switches to conjugate gradients above n = 800). Batched models are
+    supported. The coefficients of ``Normalize`` and ``InputStandardize`` are learned at construction; refits keep them.
 
-    Results scale exactly with the units of the data. Three absolute thresholds of BoTorch and GPyTorch are therefore
-    not applied: outcomes with a standard deviation below 1e-8 are standardised too, ``train_Yvar`` is not raised
-    (``SingleTaskGP`` raises it to 1e-6 in the model's units, 1e-4 in float32), and variances and samples have no
-    minimum in the user's units. Three remain: the default likelihood keeps the noise above 1e-4 in the model's units,
-    as its prior is made for standardised outcomes (``surrogates.gaussian_likelihood`` does not); ``Normalize``,
-    ``InputStandardize`` and a given ``Standardize`` do not scale a column whose range or deviation is below 1e-8;
-    BoTorch's analytic acquisition functions raise variances to 1e-12.
+    Results scale with the units of the data. Unlike ``SingleTaskGP``, it standardises outcomes whose standard deviation
+    is below 1e-8, does not raise ``train_Yvar`` (to 1e-6 in the model's units, 1e-4 in float32), and has no minimum
+    variance. Three absolute thresholds remain. The default likelihood keeps the noise above 1e-4 in the model's units
+    (``surrogates.gaussian_likelihood`` does not). ``Normalize``, ``InputStandardize`` and a given ``Standardize`` do
+    not scale columns whose range or standard deviation is below 1e-8. BoTorch's analytic acquisition functions raise
+    variances to 1e-12.
 
     All posteriors are exact given the hyper-parameters and ignore hyper-parameter uncertainty. If the hyper-parameters
-    were fitted to the same data, credible intervals of partial derivatives are too narrow, most of all for an input
-    with little influence. Priors (``SingleTaskGP``'s default kernel and likelihood have them) and averaging over
-    hyper-parameter samples (``surrogates.sample_hyperparameters``) recover much of the coverage; ``python -m
-    experiments run calibration`` measures it.
-
-    ``Normalize`` and ``InputStandardize`` learn their coefficients here; later refits keep them.
+    were fitted to the same data, credible intervals of partial derivatives are too narrow, especially for inputs with
+    little influence. Priors, as in the default kernel and likelihood, and averaging over hyper-parameter samples
+    (``surrogates.sample_hyperparameters``) recover much of the coverage (``python -m experiments run calibration``).
 
     Example:
         >>> X = torch.rand(20, 3, dtype=torch.float64)
@@ -66,32 +62,30 @@ class DerivedGP(GradientModel):
 
     Args:
         train_X: The inputs, ``batch x n x d``.
-        train_Y: The outcomes, ``batch x n x m``, modelled independently. NaN means not observed: each outcome is
-            conditioned on its observed rows only.
-        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise variance. A
-            variance may be NaN if its outcome is.
+        train_Y: The outcomes, ``batch x n x m``, modelled independently. NaN means not observed.
+        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise variance. The
+            variance of a NaN outcome may be NaN.
         likelihood: A Gaussian likelihood.
-        covar_module: Any GPyTorch kernel, with ``ScaleKernel``, sums, products and ``active_dims``. RBF, Matérn 3/2 and
-            5/2 (1/2: mean only) and RQ are fastest. Cosine, piecewise polynomial, linear, polynomial, periodic,
-            spectral mixture and kernels given to ``register_kernel`` have closed forms. Other kernels are
-            differentiated automatically, which is exact and slower. A kernel that is not a function of two points, such
-            as ``InducingPointKernel``, has a posterior of values only. Partial derivatives in an input in which a
-            factor has none (``CategoricalKernel``, Matérn 1/2) are NaN, with a warning. The default is
-            ``SingleTaskGP``'s ARD RBF kernel.
+        covar_module: Any GPyTorch kernel, also with ``ScaleKernel``, sums, products and ``active_dims``; the default is
+            ``SingleTaskGP``'s ARD RBF kernel. Gradients are fastest for RBF, RQ, Matérn 3/2 and 5/2 (Matérn 1/2 has a
+            mean only). Cosine, piecewise polynomial, linear, polynomial, periodic, spectral mixture and registered
+            kernels (``register_kernel``) have closed forms. Other kernels are differentiated automatically, which is
+            exact and slower. If the kernel or a factor has no derivative in an input (``CategoricalKernel``, Matérn
+            1/2), partial derivatives in this input are NaN, with a warning. A kernel that is not a function of two
+            points, such as ``InducingPointKernel``, has no gradient posterior.
         mean_module: Any GPyTorch mean.
         outcome_transform: Any outcome transform; the default is ``Standardize``. With None, kernel, noise and mean are
-            in outcome units, for which the defaults of kernel and likelihood are not made. Under a nonlinear transform
-            (``Log``, ``Power``, ``Bilog``) the gradient is not Gaussian: use ``transformed_gradient_posterior``, which
-            gives samples and a delta-method mean.
+            in outcome units, and the default priors may not fit. Under a nonlinear transform (``Log``, ``Power``,
+            ``Bilog``) the gradient is not Gaussian: use ``transformed_gradient_posterior``.
         input_transform: Any input transform. The gradient exists if the transform is elementwise and differentiable
             (``Normalize``, ``InputStandardize``, ``AffineInputTransform``, ``Log10``, ``Warp``,
             ``Round(approximate=True)``, chains of them); otherwise ``gradient_posterior`` raises a ValueError.
 
     Raises:
         TypeError: If data are not floating point tensors, or the kernel has several outputs.
-        ValueError: If shapes do not match, an outcome has no observed value, an entry is infinite, an input or the
-            variance of an observed outcome is NaN, dtypes or devices are mixed, a variance is negative, or a
-            hyper-parameter is not positive.
+        ValueError: If shapes, dtypes or devices do not match, an outcome has no observed value, an entry is infinite,
+            an input or an observed outcome's variance is NaN, a variance is negative, or a hyper-parameter not
+            positive.
     """
 
     def __init__(
@@ -126,7 +120,7 @@ class DerivedGP(GradientModel):
         Args:
             train_X: The inputs, ``n x d``.
             train_Y: The outcomes, ``n x 1``.
-            train_G: The gradients in outcome units per unit of input, ``n x d``.
-            **options: The other arguments of ``GradientObservationGP``.
+            train_G: The gradients, in outcome units per unit of input, ``n x d``.
+            **options: Further arguments of ``GradientObservationGP``.
         """
         return GradientObservationGP(train_X, train_Y, train_G, **options)

@@ -1,4 +1,4 @@
-"""A derived GP over samples of its hyper-parameters, and the mixture posterior of its gradient."""
+"""A derived GP averaged over hyper-parameter samples, and the mixture posterior of its gradient."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class GradientMixturePosterior(GradientPosterior):
     """The equally weighted mixture of the gradient's Gaussian posteriors under S hyper-parameter samples.
 
     As in BoTorch's ``GaussianMixturePosterior``, ``mean``, ``variance`` and the other methods of ``GradientPosterior``
-    keep the samples' dimension, ``batch x S x q x d``; ``quantile`` and the methods that begin with ``mixture`` average
-    over it. ``rsample`` draws from every component, so that all draws together are draws from the mixture.
-    ``surrogates.FullyBayesianDerivedGP.gradient_posterior`` makes one.
+    return results for each hyper-parameter sample, ``batch x S x q x d``. ``quantile`` and the methods that begin with
+    ``mixture`` average over the samples. ``rsample`` draws equally from all components; all draws together are a sample
+    of the mixture. Create it with ``surrogates.FullyBayesianDerivedGP.gradient_posterior``.
     """
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class GradientMixturePosterior(GradientPosterior):
 
     @cached_with_graph
     def mixture_variance(self) -> Tensor:
-        """The variance of every partial derivative, mean_s σ²_s + var_s ∇μ_s (total variance), ``batch x q x d``."""
+        """The variance of every partial derivative, mean_s σ²_s + var_s ∇μ_s, ``batch x q x d``."""
         return self.variance.mean(MCMC_DIM) + self._spread.square().mean(MCMC_DIM)
 
     @cached_with_graph
@@ -50,23 +50,23 @@ class GradientMixturePosterior(GradientPosterior):
 
     @cached_with_graph
     def mixture_covariance_matrix(self) -> Tensor:
-        """mean_s ∂σ²_s(x) + cov_s ∇μ_s(x), dense, ``batch x q x d x d``."""
+        """The covariance of the gradient, mean_s ∂σ²_s(x) + cov_s ∇μ_s(x), dense, ``batch x q x d x d``."""
         between = self._spread.unsqueeze(-1) * self._spread.unsqueeze(-2)
         return (self.covariance_matrix + between).mean(MCMC_DIM - 1)
 
     def mixture_positive_probability(self, u: Tensor | None = None) -> Tensor:
-        """The probability that a partial or a directional derivative is positive, mean_s ``positive_probability``.
+        """The probability that a partial or directional derivative is positive, averaged over the samples.
 
         Args:
             u: The directions, broadcastable to ``batch x S x q x d``, or None for every partial derivative.
 
         Returns:
-            The probabilities, ``batch x q x d``, or ``batch x q`` along u.
+            The probabilities, ``batch x q x d``, or ``batch x q`` if u is given.
         """
         return self.positive_probability(u).mean(MCMC_DIM if u is None else MCMC_DIM + 1)
 
     def quantile(self, value: Tensor) -> Tensor:
-        """The marginal quantiles of the mixture, ``k x batch x q x d`` for k values in (0, 1).
+        """The mixture's quantiles of each partial derivative, ``k x batch x q x d``, for k values in (0, 1).
 
         Raises:
             ValueError: If a value is not in (0, 1).
@@ -79,20 +79,16 @@ class GradientMixturePosterior(GradientPosterior):
 
 
 class ValueMixturePosterior(GaussianMixturePosterior):
-    """BoTorch's ``GaussianMixturePosterior`` with results that scale exactly with units and offsets of the outcome.
-
-    BoTorch computes ``mixture_variance`` as a difference of squares, which loses digits to an offset, and widens the
-    interval in which it searches quantiles by 1e-6 in the user's unit.
-    """
+    """BoTorch's ``GaussianMixturePosterior`` with a variance and quantiles that are exact for any unit and offset."""
 
     @property
     def mixture_variance(self) -> Tensor:
-        """mean_s σ²_s + var_s μ_s (total variance), ``batch x q x m``."""
+        """The variance mean_s σ²_s + var_s μ_s, ``batch x q x m``."""
         spread = self.mean - self.mixture_mean.unsqueeze(MCMC_DIM)
         return self.variance.mean(MCMC_DIM) + spread.square().mean(MCMC_DIM)
 
     def quantile(self, value: Tensor) -> Tensor:
-        """The marginal quantiles of the mixture, ``k x batch x q x m`` for k values in (0, 1).
+        """The mixture's quantiles at each point, ``k x batch x q x m``, for k values in (0, 1).
 
         Raises:
             ValueError: If a value is not in (0, 1).
@@ -102,7 +98,7 @@ class ValueMixturePosterior(GaussianMixturePosterior):
 
 
 def mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
-    """The quantiles, ``k x ...``, of equally weighted mixtures of normal distributions; components are ``MCMC_DIM``.
+    """The quantiles, ``k x ...``, of equally weighted mixtures of normals, with the components at ``MCMC_DIM``.
 
     Raises:
         ValueError: If a value is not in (0, 1).
@@ -128,12 +124,11 @@ def mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
 
 
 class FullyBayesianDerivedGP(DerivedGP):
-    """A ``DerivedGP`` averaged over S hyper-parameter samples, as BoTorch's ``SaasFullyBayesianSingleTaskGP``.
+    """A ``DerivedGP`` averaged over S hyper-parameter samples, like BoTorch's ``SaasFullyBayesianSingleTaskGP``.
 
-    ``surrogates.sample_hyperparameters`` makes one. It is a batch of S models of the same data, with S as the last
-    batch dimension, and follows BoTorch's conventions for fully Bayesian models: points are ``batch x q x d`` without a
-    dimension for the samples, posteriors have that dimension at ``MCMC_DIM``, ``mixture_mean`` and ``mixture_variance``
-    average over it, and BoTorch's acquisition functions average their values over it.
+    Create it with ``surrogates.sample_hyperparameters``. It is a batch of S models of the same data, with S as the last
+    batch dimension. As in BoTorch's fully Bayesian models, points are ``batch x q x d``, posteriors have a dimension of
+    size S at ``MCMC_DIM``, over which ``mixture_mean``, ``mixture_variance`` and acquisition functions average.
 
     ``add_observations``, with X of ``S x m x d``, and ``condition_on_observations`` keep the hyper-parameter samples.
     After many new observations, call ``sample_hyperparameters`` again.
@@ -144,14 +139,14 @@ class FullyBayesianDerivedGP(DerivedGP):
 
     @property
     def num_mcmc_samples(self) -> int:
-        """S, the number of samples of the hyper-parameters."""
+        """The number S of hyper-parameter samples."""
         return self.train_targets.shape[-2]
 
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
         """The mixture posterior of f, a BoTorch ``GaussianMixturePosterior`` of shape ``batch x S x q x 1``.
 
-        Under a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape. Arguments and errors
-        are ``DerivedGP.posterior``'s.
+        Under a nonlinear outcome transform it is a BoTorch ``TransformedPosterior`` of the same shape. Arguments and
+        errors are as in ``DerivedGP.posterior``.
         """
         posterior = super().posterior(self._for_all_samples(X), *args, **kwargs)
         if isinstance(posterior, GPyTorchPosterior):
@@ -161,8 +156,7 @@ class FullyBayesianDerivedGP(DerivedGP):
     def gradient_posterior(self, X: Tensor) -> GradientMixturePosterior:
         """The mixture posterior of ∇f at X, in outcome units per unit of input.
 
-        The other gradient methods of ``DerivedGP`` have a dimension for the samples before q: joint posteriors and
-        covariances are computed within each sample.
+        All other gradient methods of ``DerivedGP`` return results for each sample, with S before q.
         """
         current = self._current()
         self._affine_outcome_transform()
@@ -170,14 +164,13 @@ class FullyBayesianDerivedGP(DerivedGP):
         return GradientMixturePosterior(current.conditioning, z, current.outcome_scale, None, slope)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """``DerivedGP.condition_on_observations``, which shares inputs without a dimension for the samples.
+        """Returns a copy conditioned on more observations; all samples share X unless X has a dimension of size S.
 
         Args:
-            X: The new inputs: ``m x d`` for outcomes that are the same under every sample, ``batch x m x d`` for
-                fantasies, or ``batch x S x m x d`` for outcomes of that batch.
-            Y: The new outcomes in the user's units: ``m x 1``, ``fantasies x batch x S x m x 1``, or ``batch x S x m x
-                1``.
-            noise: Their noise variances in *transformed* units, as in BoTorch, shaped as Y.
+            X: The new inputs: ``m x d``, or ``batch x m x d`` with fantasies, or ``batch x S x m x d``.
+            Y: The new outcomes in the user's units, in the same three cases: ``m x 1``,
+                ``fantasies x batch x S x m x 1``, or ``batch x S x m x 1``.
+            noise: The noise variances of Y in *transformed* units, as in BoTorch, shaped as Y.
             **kwargs: Passed to GPyTorch.
         """
         if X.dim() == 2 and Y.dim() == 2:

@@ -1,4 +1,4 @@
-"""The base of the derived GPs: posteriors of the gradient and the Hessian in the user's units."""
+"""The base class of the derived GPs, with the posteriors of the gradient and the Hessian."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from surrogates.transformed_gradient_posterior import TransformedGradientPosteri
 
 
 class GradientModel(CholeskyGP):
-    """A Cholesky GP with posteriors of its gradient and Hessian, in the user's units."""
+    """A Cholesky GP with posteriors of the gradient and the Hessian of f, in the user's units."""
 
     @outside_inference_mode
     def gradient_posterior(self, X: Tensor) -> GradientPosterior:
         """The Gaussian posterior of ∇f at X, in outcome units per unit of input.
 
-        With m > 1 outcomes its shapes are ``batch x q x m x d``.
+        With m > 1 outcomes, the shape of the mean is ``batch x q x m x d``.
 
         Args:
             X: The points, ``batch x q x d``.
@@ -55,8 +55,8 @@ class GradientModel(CholeskyGP):
     def hessian_posterior(self, X: Tensor) -> HessianPosterior:
         """The Gaussian posterior of ∇²f at X, in outcome units per squared unit of input.
 
-        With m > 1 outcomes its shapes are ``batch x q x m x d x d``. X and errors are as in ``gradient_posterior``;
-        Matérn 1/2 raises a ValueError too.
+        With m > 1 outcomes, the shape of the mean is ``batch x q x m x d x d``. X and errors are as in
+        ``gradient_posterior``; Matérn 1/2 raises a ValueError too.
         """
         current = self._current()
         self._affine_outcome_transform()
@@ -66,10 +66,9 @@ class GradientModel(CholeskyGP):
 
     @outside_inference_mode
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
-        """The posterior of ∇f at X under any outcome transform, by samples and a delta-method mean.
+        """The posterior of ∇f at X under any outcome transform; it gives samples and a delta-method mean.
 
-        X and errors are as in ``gradient_posterior``, except that the outcome transform may be nonlinear; Matérn 1/2
-        raises a ValueError too.
+        X and errors are as in ``hessian_posterior``, except that the outcome transform may be nonlinear.
         """
         conditioning = self.conditioning
         joint = self._joint(conditioning, *self._points(X)[:2])
@@ -79,9 +78,9 @@ class GradientModel(CholeskyGP):
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, in GPyTorch's interleaved order.
 
-        It equals conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. The covariance is dense,
-        ``q(d+1) x q(d+1)``. With m > 1 outcomes, which are independent, m is the last batch dimension. X and errors
-        are as in ``gradient_posterior``; Matérn 1/2 raises a ValueError too.
+        For RBF and Matérn 5/2 it is the posterior of ``RBFKernelGrad`` and ``Matern52KernelGrad`` given values only.
+        The covariance is dense, ``q(d+1) x q(d+1)``. With m > 1 independent outcomes, m is the last batch dimension. X
+        and errors are as in ``gradient_posterior``; Matérn 1/2 raises a ValueError too.
         """
         conditioning = self.conditioning
         z, slope, _ = self._points(X)
@@ -119,7 +118,7 @@ class GradientModel(CholeskyGP):
 
     @property
     def outcome_shift(self) -> Tensor | None:
-        """The outcome at the transformed outcome 0, ``batch (x m) x 1``, or None if it is 0."""
+        """The outcome whose transformed value is 0, ``batch (x m) x 1``, or None if it is 0."""
         return outcome_shift(self._affine_outcome_transform())
 
     def _affine_outcome_transform(self) -> OutcomeTransform | None:

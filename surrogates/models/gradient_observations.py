@@ -49,8 +49,8 @@ from surrogates.normal import UnitFreeNormal
 class GradientObservationGP(GradientModel):
     """A GP conditioned on values, gradients and, optionally, Hessians observed at n points.
 
-    Any entry may be NaN, which means not observed: a row may have a gradient and no value. Conditioning on N observed
-    entries takes O(N³), by Cholesky in float64. It has the posteriors of ``DerivedGP``, in the user's units.
+    Any entry may be NaN, which means not observed; a point may have a gradient and no value. Conditioning on N observed
+    entries takes O(N³), by Cholesky in float64. The model has the posteriors of ``DerivedGP``, in the user's units.
     Values are standardised as y' = (y − mean)/scale; derivatives are divided by the scale.
 
     ``condition_on_observations`` and ``fantasize`` add values only; ``add_observations`` adds derivatives too.
@@ -58,19 +58,17 @@ class GradientObservationGP(GradientModel):
     Args:
         train_X: The inputs, ``batch x n x d``.
         train_Y: The outcomes, ``batch x n x m``, modelled independently.
-        train_G: The gradients in outcome units per unit of input, ``batch x n x d``, or ``batch x n x m x d`` with m >
-            1 outcomes.
+        train_G: The gradients, in outcome units per unit of input, ``batch x n (x m) x d``.
         train_Yvar: The noise variances of the values, ``batch x n x m``. With None, one noise variance is inferred for
-            the values and derivatives of an outcome, which assumes inputs of about unit range. A variance may be NaN if
-            its observation is.
-        train_Gvar: The noise variances of the partial derivatives, shaped as ``train_G``; required with ``train_Yvar``.
-        covar_module: Any kernel of ``DerivedGP`` with ∂²k/∂x∂x', or the value part of ``RBFKernelGrad`` or
-            ``Matern52KernelGrad``. The default is a scaled ARD ``MaternKernel(nu=2.5)``.
-        train_H: The symmetric Hessians in outcome units per squared unit of input, ``batch x n (x m) x d x d``, or
-            None. One of the entries (i, j) and (j, i) may be NaN. Hessians need a kernel with four derivatives, such as
-            RBF or Matérn 5/2.
-        train_Hvar: The noise variances of the Hessians' entries, shaped as ``train_H``; required with ``train_Yvar``.
-            For i < j the variance at (i, j) is used, or the one at (j, i) if it is NaN.
+            the values and derivatives of an outcome, for inputs of about unit range. NaN values may have NaN variances.
+        train_Gvar: The noise variances of ``train_G``, of the same shape; required with ``train_Yvar``.
+        covar_module: The kernel of the values: any kernel of ``DerivedGP`` that has ∂²k/∂x∂x'. The default is a scaled
+            ARD ``MaternKernel(nu=2.5)``. ``RBFKernelGrad`` and ``Matern52KernelGrad`` have the same effect as
+            ``RBFKernel`` and ``MaternKernel(nu=2.5)``.
+        train_H: The symmetric Hessians, in outcome units per squared unit of input, ``batch x n (x m) x d x d``, or
+            None. One of the entries (i, j) and (j, i) may be NaN. They need a kernel with four derivatives.
+        train_Hvar: The noise variances of ``train_H``, of the same shape; required with ``train_Yvar``. For i < j the
+            variance at (i, j) is used unless it is NaN, otherwise that at (j, i).
         mean_module: Any GPyTorch mean.
         likelihood: A Gaussian likelihood with one noise variance, or None.
         outcome_transform: ``Standardize`` (the default), chains of it, or None.
@@ -80,7 +78,7 @@ class GradientObservationGP(GradientModel):
         TypeError: If data are not floating point tensors, or the kernel is not supported.
         ValueError: If shapes, dtypes or devices do not match, an outcome has no observed value, an entry is infinite, a
             variance is negative or missing, the outcome transform is nonlinear, or the kernel or the input transform
-            lacks a derivative.
+            does not have the derivatives that are needed.
     """
 
     likelihood: Any
@@ -143,14 +141,14 @@ class GradientObservationGP(GradientModel):
         return jet_width(self.num_inputs, self._order)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
-        """The prior of the observed entries, ``batch x N``, in training; of the values at x in evaluation.
+        """The prior of the observed entries, ``batch x N``, in training mode; of the values at x in evaluation mode.
 
         Raises:
             UnsupportedError: If x is the model's own ``train_inputs[0]``, as in BoTorch's ``loo_cv``.
         """
         if x is self.train_inputs[0]:
             raise UnsupportedError(
-                "loo_cv does not support observed derivatives. For each point, make a model without it: "
+                "loo_cv does not support observed derivatives. Make a model without each point in turn instead: "
                 "GradientObservationGP(X[others], Y[others], G[others])."
             )
         kernel = snapshot(self.covar_module, detach=False)
@@ -188,12 +186,11 @@ class GradientObservationGP(GradientModel):
         Args:
             X: The new inputs, ``batch x n' x d``.
             Y: The new outcomes, ``batch x n' x m``. Any entry of Y, G and H may be NaN, which means not observed.
-            Yvar: Their noise variances in the user's units: required if the model has ``train_Yvar``, else not
-                accepted.
-            G: The new gradients, shaped as ``train_G``, or None if none was observed.
-            Gvar: Their noise variances, given with ``Yvar``.
-            H: The new Hessians, shaped as ``train_H``, accepted if the model was made with ``train_H``.
-            Hvar: Their noise variances, given with ``Yvar``.
+            Yvar: The noise variances of Y in the user's units; required with ``train_Yvar``, otherwise not accepted.
+            G: The new gradients, ``batch x n' (x m) x d``, or None if none was observed.
+            Gvar: The noise variances of G; required if G and ``Yvar`` are given.
+            H: The new Hessians, ``batch x n' (x m) x d x d``, or None; not accepted without ``train_H``.
+            Hvar: The noise variances of H; required if H and ``Yvar`` are given.
 
         Raises:
             TypeError: If an argument is not a floating point tensor.
@@ -204,7 +201,7 @@ class GradientObservationGP(GradientModel):
         check_same_kind("X", X, "the model", self.train_inputs[0])
         self._check_new(X, Yvar)
         if H is not None and self._order == 1:
-            raise ValueError("The model was made without train_H, so H is not accepted; make a new model with train_H.")
+            raise ValueError("H needs a model that was made with train_H; make a new model.")
         shape = (*X.shape[:-1], *((self.num_outputs,) if self.num_outputs > 1 else ()), self.num_inputs)
         G = X.new_full(shape, torch.nan) if G is None else G
         H = X.new_full((*shape, self.num_inputs), torch.nan) if H is None and self._order == 2 else H
@@ -234,13 +231,13 @@ class GradientObservationGP(GradientModel):
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
         """GPyTorch's ``get_fantasy_model``: a copy that is also conditioned on new values.
 
-        All elements of the fantasies' batch share the factor of the model's own data.
+        All fantasies share the factor of the model's data.
 
         Args:
             inputs: The new inputs in transformed units, ``batch x n' x d``.
             targets: The new values in transformed units, ``batch x n'``.
-            **kwargs: ``noise``, their variances, ``batch x n'``; required if the model has ``train_Yvar``. It fixes all
-                noise of the copy of a model that infers its noise.
+            **kwargs: ``noise``, the variances of the new values, ``batch x n'``; required if the model has
+                ``train_Yvar``. If the model infers its noise, ``noise`` fixes all noise variances of the copy.
         """
         noise, (z,) = kwargs.get("noise"), self.train_inputs
         shapes = (z.shape[:-2], inputs.shape[:-2], targets.shape[:-1])
@@ -275,9 +272,9 @@ class GradientObservationGP(GradientModel):
         """GPyTorch's ``set_train_data``, with inputs in the user's units and targets in transformed units.
 
         Args:
-            inputs: The inputs, ``batch x n x d``, or None to keep them.
-            targets: All entries of the n points, NaN if not observed; or the N observed entries if their positions are
-                unchanged; or None to keep them.
+            inputs: The inputs, ``batch x n x d``, or None to keep the inputs.
+            targets: All entries of the n points, NaN if not observed; the N observed entries, if the same entries are
+                observed as before; or None to keep the targets.
             strict: Whether shape, dtype and device must stay the same.
 
         Raises:
@@ -365,7 +362,7 @@ class GradientObservationGP(GradientModel):
         diagonal = torch.diagonal(covariance, dim1=-2, dim2=-1)
         if bool(diagonal.isnan().any()):
             raise ValueError(
-                "A derivative was observed in an input without derivatives, such as a category; pass NaN there."
+                "A derivative was given for an input in which the kernel has none, such as a category; pass NaN there."
             )
         units = torch.exp2(diagonal.detach().log2().div(2.0).round())
         scaled = covariance / units.unsqueeze(-1) / units.unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""Samples of a derived GP's hyper-parameters from their posterior, given its data and the priors on them."""
+"""Samples from the posterior of a derived GP's hyper-parameters."""
 
 from __future__ import annotations
 
@@ -25,33 +25,32 @@ from surrogates.models.unobserved import SILENT, apart
 def sample_hyperparameters(
     model: DerivedGP, num_samples: int, generator: torch.Generator, *, warmup_steps: int = 32
 ) -> FullyBayesianDerivedGP:
-    """A model over samples of the hyper-parameters θ from p(θ | X, y) ∝ N(y; m_θ(X), K_θ + diag(s²_θ)) p(θ).
+    """Samples hyper-parameters θ from their posterior and returns the model that averages over the samples.
 
-    Every parameter that requires gradients is sampled. p(θ) is the product of the registered priors, each a density of
-    the constrained value. A ``ConstantMean`` without a prior has a flat one, under which the posterior is proper; any
-    other parameter needs a prior (``SingleTaskGP``'s default kernel and likelihood have them). Each sample is the last
-    state of its own slice-sampling chain (Neal 2003) in log θ, or in logit θ if θ is bounded on both sides. All chains
-    start at the model's present hyper-parameters, so that a fitted model needs the least warm-up.
+    The posterior is p(θ | X, y) ∝ N(y; m_θ(X), K_θ + diag(s²_θ)) p(θ), where p(θ) is the product of the registered
+    priors, each a density of the constrained value. Every parameter that requires gradients is sampled and needs a
+    prior, as in ``SingleTaskGP``'s default kernel and likelihood. Only a ``ConstantMean`` may have none: its prior is
+    then flat, and the posterior is proper.
 
-    The mixture over the samples includes hyper-parameter uncertainty in the gradient's credible intervals: ``python -m
-    experiments run calibration`` compares their coverage with that of one fit.
+    Each sample is the last state of its own slice-sampling chain (Neal 2003) in log θ, or in logit θ if θ is bounded on
+    both sides. All chains start at the model's current hyper-parameters; a fitted model needs the fewest warm-up steps.
+    Credible intervals of the mixture include hyper-parameter uncertainty; ``python -m experiments run calibration``
+    compares their coverage with the coverage of one fit.
 
     Args:
-        model: A derived GP of one outcome, fitted or not; it is not changed. Each model of a batch is sampled by
-            itself.
+        model: A derived GP of one outcome, which is not changed. The models of a batch are sampled independently.
         num_samples: S, the number of samples.
         generator: A generator on the CPU, the only source of randomness.
-        warmup_steps: The steps of every chain; one step moves each hyper-parameter once.
+        warmup_steps: The steps of every chain; one step updates each hyper-parameter once.
 
     Returns:
         A model of batch shape ``batch x S``, whose ``gradient_posterior`` and ``posterior`` are mixtures.
 
     Raises:
-        TypeError: If the model is not a ``DerivedGP``, the generator not a ``torch.Generator``, or a number not an
-            integer.
-        ValueError: If a number is not positive; if the model has several outcomes or is fully Bayesian already; if a
-            parameter has no prior, is outside of mean, kernel and likelihood, or is shared by the models of a batch; if
-            no parameter requires gradients; or if the present hyper-parameters have density 0.
+        TypeError: If the model, the generator or a number has another type.
+        ValueError: If a number is not positive; the model has several outcomes or is fully Bayesian already; a
+            parameter has no prior, is not a parameter of mean, kernel or likelihood, or is shared by the models of a
+            batch; no parameter requires gradients; or the current hyper-parameters have density 0.
 
     Example:
         >>> model = DerivedGP(X, Y)
@@ -67,15 +66,15 @@ def sample_hyperparameters(
     num_samples = positive_integer("num_samples", num_samples)
     warmup_steps = positive_integer("warmup_steps", warmup_steps)
     if model.num_outputs != 1 or isinstance(model, FullyBayesianDerivedGP):
-        have = f"{model.num_outputs} outcomes" if model.num_outputs != 1 else "samples of its hyper-parameters"
-        raise ValueError(f"model must have one outcome and no samples of its hyper-parameters yet; it has {have}.")
+        have = f"{model.num_outputs} outcomes" if model.num_outputs != 1 else "hyper-parameter samples"
+        raise ValueError(f"model must have one outcome and no hyper-parameter samples, got a model with {have}.")
     with torch.no_grad():
         density = HyperparameterDensity(model)
         start = density.start.repeat_interleave(num_samples, 0)
         which = torch.arange(len(density.start), device=start.device).repeat_interleave(num_samples)
         at_start = density(density.start, torch.arange(len(density.start), device=start.device))
         if not bool(at_start.isfinite().all()):
-            raise ValueError("The model's present hyper-parameters have density 0: set or fit them first.")
+            raise ValueError("The model's hyper-parameters have density 0; set or fit them first.")
         states = slice_sample(lambda points, chains: density(points, which[chains]), start, warmup_steps, generator)
         return density.model_at(states, num_samples)
 
@@ -133,17 +132,17 @@ class _Part:
 
 
 class HyperparameterDensity:
-    """The log density log p(y | θ) + log p(θ) + log |dθ/du| in coordinates u without bounds.
+    """The log density log p(y | θ) + log p(θ) + log |dθ/du| of unbounded coordinates u.
 
     The coordinate u is log(θ − a) for θ > a, log(b − θ) for θ < b, logit((θ − a)/(b − a)) for θ in (a, b), and θ
-    otherwise; the constant of a ``ConstantMean`` is divided by the outcomes' standard deviation, rounded to a power of
-    2. Without the last term the density is n times GPyTorch's ``ExactMarginalLogLikelihood``.
+    otherwise. The constant of a ``ConstantMean`` is in units of the outcomes' standard deviation, rounded to a power of
+    2. Without log |dθ/du| the log density is n times GPyTorch's ``ExactMarginalLogLikelihood``.
 
     Args:
-        model: A derived GP of one outcome; a copy in float64 is kept.
+        model: A derived GP of one outcome, which is copied in float64.
 
     Attributes:
-        start: u of the model's hyper-parameters, ``b x p`` for the b models of its batch (1 without a batch).
+        start: u at the model's hyper-parameters, ``b x p``, for a batch of b models (b = 1 without a batch).
     """
 
     def __init__(self, model: DerivedGP) -> None:
@@ -194,9 +193,9 @@ class HyperparameterDensity:
         return found.masked_fill(failed > 0, -torch.inf)
 
     def model_at(self, u: Tensor, num_samples: int) -> FullyBayesianDerivedGP:
-        """The model over the samples u, ``b·S x p``, with S consecutive rows for each model of the batch.
+        """Returns the model averaged over samples u, ``b·S x p``, with S consecutive rows for each model of the batch.
 
-        It reuses the copied model's modules, so that this object cannot be evaluated afterwards.
+        Afterwards this object cannot be evaluated, because the model takes over its modules.
         """
         which = torch.arange(len(self._X), device=u.device).repeat_interleave(num_samples)
         self._set(u, which)
@@ -257,11 +256,11 @@ class HyperparameterDensity:
         parts = []
         for name, parameter, constraint in copied.named_parameters_and_constraints():
             if id(parameter) not in known:
-                raise ValueError(f"{name} is no parameter of mean, kernel or likelihood; only these can be sampled.")
+                raise ValueError(f"{name} is not a parameter of mean, kernel or likelihood; only those can be sampled.")
             if parameter.shape[: len(batch)] != batch:
                 raise ValueError(
                     f"{name}, of shape {tuple(parameter.shape)}, is shared by the models of the batch {tuple(batch)}; "
-                    "pass batch_shape to kernel, mean and likelihood."
+                    "pass this batch_shape to the kernel, mean and likelihood."
                 )
             sampled = parameter.requires_grad
             if sampled and id(parameter) not in with_prior:

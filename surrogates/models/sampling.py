@@ -1,4 +1,4 @@
-"""BoTorch's samplers and pathwise samples for this library's posteriors and models; importing it registers them."""
+"""Registers this library's posteriors and models for BoTorch's samplers and pathwise sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slice sampling of many densities at once, one coordinate after another.
+"""Slice sampling of many densities at once, coordinate by coordinate.
 
 References:
     R. M. Neal, Slice sampling, The Annals of Statistics 31(3), 2003: Secs. 4.1 and 4.2, Figs. 3 and 5.
@@ -14,31 +14,31 @@ from torch import Tensor
 LogDensity = Callable[[Tensor, Tensor], Tensor]
 
 WIDTH = 4.0
-"""The width of the first interval. It affects the number of evaluations, not the distribution sampled."""
+"""The width of the first interval. It affects the number of evaluations, but not the distribution of the samples."""
 
 MOST_WIDTHS = 16
-"""The maximal number of widths in an interval, which bounds the stepping out for every density."""
+"""The maximal length of an interval, in widths."""
 
 MOST_SHRINKS = 200
-"""The maximal number of times that an interval shrinks, after which it is a point to working precision."""
+"""The maximal number of times that an interval shrinks; it is then a point to working precision."""
 
 
 def slice_sample(log_density: LogDensity, start: Tensor, steps: int, generator: torch.Generator) -> Tensor:
     """Runs one slice-sampling chain per density and returns the last states.
 
-    A step updates every coordinate once. It draws a level log p(x) − e, e ~ Exp(1), and steps an interval about x out
-    until the density at its ends is below the level or its largest width is reached. It then draws points in the
-    interval, shrinking it towards x, until one is above the level. No step size is tuned.
+    A step updates every coordinate once. It draws a level log p(x) − e, e ~ Exp(1), and extends an interval around x
+    until log p is below the level at both ends or the interval has its maximal length. It then draws points in the
+    interval until log p is above the level; each rejected point shrinks the interval towards x.
 
     Args:
         log_density: A function of points, ``m x p``, and the indices of their chains, ``m``, that returns log p up to a
             constant, ``m``. NaN counts as −∞.
-        start: The first states, ``k x p``, float64, with positive densities.
+        start: The first states of the k chains, ``k x p``, float64, with positive densities.
         steps: The number of steps.
         generator: A generator on the CPU, the only source of randomness.
 
     Returns:
-        The states, ``k x p``.
+        The last states, ``k x p``.
     """
     state, everyone = start.clone(), torch.arange(len(start), device=start.device)
 
@@ -54,7 +54,7 @@ def slice_sample(log_density: LogDensity, start: Tensor, steps: int, generator: 
             level = value + torch.log1p(-uniform())
 
             def along(chains: Tensor, to: Tensor, coordinate: int = coordinate) -> tuple[Tensor, Tensor]:
-                """The states of some chains with another coordinate, and their densities."""
+                """Returns the states of some chains with another value of the coordinate, and their densities."""
                 points = state[chains]
                 points[:, coordinate] = to
                 return points, density(points, chains)

@@ -1,4 +1,4 @@
-"""The chain rule through BoTorch's transforms: slopes of input and outcome transforms."""
+"""Derivatives of BoTorch's input and outcome transforms, for the chain rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ELEMENTWISE_INPUTS = (*_AFFINE_INPUTS, Log10, Round, Warp)
 
 
 def is_affine_input(transform: InputTransform | None) -> bool:
-    """Whether dz/dx is constant: the transform is affine and applied to data and points alike."""
+    """Whether the transform is affine and applied to both data and points, so that dz/dx is constant."""
     return all(
         type(part) in _AFFINE_INPUTS and part.transform_on_train and part.transform_on_eval
         for part in _parts(transform)
@@ -41,29 +41,25 @@ def keeps_inputs(transform: InputTransform | None) -> bool:
 
 
 def check_input_slope(transform: InputTransform | None) -> None:
-    """Raises a ValueError if an input transform has no slope dzᵢ/dxᵢ.
-
-    Raises:
-        ValueError: If a transform is not elementwise or not differentiable; the message says why.
-    """
+    """Raises a ``ValueError`` if an input transform is not elementwise and differentiable."""
     for part in _parts(transform):
         if type(part) not in _ELEMENTWISE_INPUTS:
             raise ValueError(
                 f"There is no gradient through input_transform {type(part).__name__}, which is not known to be "
                 "elementwise and differentiable. Use Normalize, InputStandardize, AffineInputTransform, Log10, "
-                "Warp, Round(approximate=True) or a chain of them. The posterior of the values exists."
+                "Warp, Round(approximate=True) or a chain of these. The posterior of the values exists."
             )
         if type(part) is Round and (not part.approximate or part.categorical_features):
             raise ValueError(
-                "There is no gradient through input_transform Round, which is constant between its steps, and one-hot "
-                "in categorical features. Use Round(approximate=True) of integers. The posterior of the values exists."
+                "There is no gradient through input_transform Round, which is constant between its steps. Use "
+                "Round(approximate=True) without categorical_features. The posterior of the values exists."
             )
 
 
 def freeze_input_bounds(transform: InputTransform | None) -> None:
     """Stops input transforms from learning their coefficients again at a refit.
 
-    Otherwise one distant new point would change the units of every lengthscale.
+    Without this, one distant new point would change the units of every lengthscale.
     """
     for part in _parts(transform):
         if isinstance(part, _AFFINE_INPUTS):
@@ -73,8 +69,8 @@ def freeze_input_bounds(transform: InputTransform | None) -> None:
 def standardize(Y: Tensor) -> Standardize:
     """Returns BoTorch's ``Standardize``, fitted to the mean and standard deviation of outcomes ``batch x n x m``.
 
-    NaN marks outcomes that were not observed, which are ignored. Outcomes are divided by any positive standard
-    deviation, whereas ``Standardize(m)`` replaces those under 1e-8 by 1. Outcomes that are all equal are not scaled.
+    NaN outcomes are ignored. Outcomes are divided by any positive standard deviation, whereas ``Standardize(m)``
+    replaces a standard deviation below 1e-8 by 1. Outcomes that are all equal are not scaled.
     """
     largest, least = (torch.where(Y.isnan(), end, Y) for end in (-torch.inf, torch.inf))
     largest, least = largest.amax(-2, keepdim=True), least.amin(-2, keepdim=True)
@@ -86,7 +82,7 @@ def standardize(Y: Tensor) -> Standardize:
 
 
 def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
-    """dz/dx of an affine transform, for X of the model's dtype and device: ``batch x 1 x d``, or None where it is 1."""
+    """dz/dx of an affine transform, ``batch x 1 x d``, with X's dtype and device, or None if it is 1."""
     slope: Tensor | None = None
     for part in _parts(transform):
         coefficient = torch.atleast_2d(part.coefficient.detach().to(X))
@@ -105,7 +101,7 @@ def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: b
     Args:
         transform: A transform that ``check_input_slope`` accepts, in evaluation mode.
         X: The points, ``batch x q x d``.
-        create_graph: Whether the results carry derivatives in X and in the transform's parameters.
+        create_graph: Whether the results can be differentiated in X and in the transform's parameters.
     """
     with torch.enable_grad():
         # A copy, as X may have been made in inference mode.
@@ -125,7 +121,7 @@ def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: b
 def input_chain(
     transform: InputTransform | None, X: Tensor, create_graph: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Returns z, dz/dx and d²z/dx² of a transform at points; None for a slope of 1 or a second derivative of 0."""
+    """Returns z, dz/dx (None if it is 1) and d²z/dx² (None if it is 0) of a transform at points."""
     if transform is None:
         return X, None, None
     if is_affine_input(transform):
@@ -134,7 +130,7 @@ def input_chain(
 
 
 def outcome_scale(transform: OutcomeTransform | None) -> Tensor | None:
-    """dy/dy' of an affine outcome transform, ``batch (x m) x 1``, or None where it is 1."""
+    """dy/dy' of an affine outcome transform, ``batch (x m) x 1``, or None if it is 1."""
     scale: Tensor | None = None
     for part in _parts(transform):
         step = _by_output(part.stdvs)

@@ -1,9 +1,9 @@
-"""Missing values: NaN outcomes in a batch whose elements have observed different rows.
+"""Missing (NaN) outcomes in a batch whose elements may miss different rows.
 
-A row that no element of the batch has observed is dropped. The elements share their inputs, so that a row which only
-some have observed stays, without influence on the others: in the covariance its noise variance is largest/ε², where ε
-is the precision of the dtype; in the marginal likelihood it is an independent normal value at its mean with variance
-1/(2π), whose log density is 0.
+A row that is missing in all elements of the batch is dropped. Any other row is kept, because the elements share their
+inputs, but has no influence on the elements in which it is missing. In the covariance, such a row has the noise
+variance v/ε², where v is the largest variance and ε the precision of the dtype. In the marginal likelihood, it is an
+independent normal value at its mean with variance 1/(2π), whose log density is 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SILENT = 1 / (2 * pi)
 
 
 def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
-    """Copies of the data without the rows in which Y is NaN throughout.
+    """Copies the data without the rows in which all of Y is NaN.
 
     Args:
         X: The inputs, ``batch x n x d``.
@@ -34,12 +34,12 @@ def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
 
 
 def filled_noise(noise: Tensor, missing: Tensor) -> Tensor:
-    """The noise variances, ``... x n``, with those of missing observations replaced by the mean of the others."""
+    """Replaces the noise variances, ``... x n``, of missing observations by the mean of the others."""
     return torch.where(missing, noise.masked_fill(missing, torch.nan).nanmean(-1, keepdim=True), noise)
 
 
 def silenced(covariance: Tensor, missing: Tensor | None) -> Tensor:
-    """The covariance of the observations, ``batch x n x n``, with a huge variance added to the missing ones."""
+    """Adds a huge variance to the missing observations in a covariance, ``batch x n x n``."""
     if missing is None:
         return covariance
     largest = torch.diagonal(covariance.detach(), dim1=-2, dim2=-1).amax(-1, keepdim=True)
@@ -47,6 +47,6 @@ def silenced(covariance: Tensor, missing: Tensor | None) -> Tensor:
 
 
 def apart(covariance: Tensor, missing: Tensor, variance: Tensor | float) -> Tensor:
-    """The covariance, ``batch x n x n``, in which missing observations are independent with the given variance."""
+    """Makes missing observations independent, with the given variance, in a covariance, ``batch x n x n``."""
     kept = ~missing
     return covariance * (kept.unsqueeze(-1) & kept.unsqueeze(-2)) + torch.diag_embed(missing * variance)

@@ -623,7 +623,7 @@ def test_matern_half_has_a_gradient_mean_away_from_the_data_only():
         with pytest.raises(ValueError, match=r"nu=0.5.*no gradient covariance"):
             ask()
     for q in (X[2:3], X[1:4]):
-        with pytest.raises(ValueError, match=r"coincides with a datum"):
+        with pytest.raises(ValueError, match=r"coincides with a data point"):
             model.gradient_posterior(q).mean
 
 

@@ -588,15 +588,15 @@ H5 = torch.ones(5, D, D, dtype=torch.float64)
             (X5, Y5, X5 / 0),
             {},
             ValueError,
-            "train_G holds 15 infinite entries; an entry that was not observed is NaN",
+            "train_G holds 15 infinite entries; use NaN for entries that were not observed",
         ),
-        ((X5, Y5 * NAN, X5), {}, ValueError, r"train_Y has no observed value of the outcomes \[0\]"),
+        ((X5, Y5 * NAN, X5), {}, ValueError, r"train_Y is NaN in every row for the outcomes \[0\]"),
         ((X5 * NAN, Y5, X5), {}, ValueError, "train_X holds 15 entries that are NaN or inf"),
         (
             (X5, Y5, X5),
             {"train_Yvar": Y5.abs(), "train_Gvar": HIDDEN.abs()},
             ValueError,
-            "train_Gvar holds 5 entries that are inf, or NaN where train_G is observed",
+            "train_Gvar holds 5 entries that are infinite, or NaN although train_G is not",
         ),
         (
             (X5, Y5, HIDDEN),
@@ -642,7 +642,7 @@ def test_what_conditioning_refuses():
         (Y5.numpy(), TypeError, "Y must be a torch.Tensor, got ndarray"),
         (Y5.float(), ValueError, "Y is torch.float32.*X is torch.float64"),
         (Y5[:4], ValueError, r"Y must be of shape batch x 5 x 1 for X of shape \(5, 3\), got \(4, 1\)"),
-        (Y5 * NAN, ValueError, "Y holds no observation"),
+        (Y5 * NAN, ValueError, "Y holds only NaN"),
         (Y5 / 0, ValueError, "Y holds 5 infinite entries"),
     ):
         with pytest.raises(error, match=message):

@@ -430,16 +430,16 @@ REFUSED = {
     ),
     "no prior of the noise": (lambda: with_priors(likelihood=GaussianLikelihood()), "raw_noise has no prior"),
     "nothing to sample": (lambda: with_priors().requires_grad_(False), "nothing to sample"),
-    "samples already": (sampled, "has samples of its hyper-parameters"),
+    "samples already": (sampled, "got a model with hyper-parameter samples"),
     "shared by a batch": (
         lambda: DerivedGP(points(8, batch=(2,)), outcomes(points(8, batch=(2,))), covar_module=scaled_kernel()),
         "is shared by the models of the batch",
     ),
     "parameters of the inputs' transform": (
         lambda: with_priors(input_transform=Warp(D, indices=[0], bounds=torch.tensor([[-1.0] * D, [1.0] * D]))),
-        "no parameter of mean, kernel or likelihood",
+        "not a parameter of mean, kernel or likelihood",
     ),
-    "several outcomes": (lambda: DerivedGP(points(8), points(8)[:, :2]), "it has 2 outcomes"),
+    "several outcomes": (lambda: DerivedGP(points(8), points(8)[:, :2]), "a model with 2 outcomes"),
     "outside of the prior's support": (
         lambda: with_priors(
             covar_module=RBFKernel(

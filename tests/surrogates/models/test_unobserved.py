@@ -195,11 +195,11 @@ def test_hyperparameters_of_a_batch_with_missing_values_are_sampled_as_each_alon
 
 
 def test_what_was_never_observed_is_refused():
-    with pytest.raises(ValueError, match=r"no observed value of the outcomes \[1\], only NaN"):
+    with pytest.raises(ValueError, match=r"NaN in every row for the outcomes \[1\]"):
         DerivedGP(X, torch.where(torch.arange(2) == 1, NAN, Y))
     gp = model([0, 1], slice(None))
     for change in (gp.add_observations, gp.condition_on_observations):
-        with pytest.raises(ValueError, match="Y holds no observation, only NaN"):
+        with pytest.raises(ValueError, match="Y holds only NaN"):
             change(XQ, torch.full((3, 2), NAN, dtype=torch.float64))
 
 
