@@ -1,8 +1,7 @@
 """The style of all figures: a fixed colour, marker and line for each method, and panels at printed size.
 
-Colours are from the palettes of Okabe and Ito (2008) and of Tol (2021), which remain distinguishable with the common
-colour vision deficiencies. Markers and lines distinguish methods that share a colour. matplotlib is imported when a
-figure is drawn.
+Colours are from the palettes of Okabe and Ito (2008) and of Tol (2021), which are distinguishable with the common
+colour vision deficiencies. Methods of the same colour differ in marker or line.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Cell = TypeVar("Cell")
 
 
 class Curve(NamedTuple):
-    """The mean over seeds and its standard error (sample standard deviation/√seeds) along ``x``."""
+    """The mean over seeds and the standard error of the mean, as functions of ``x``."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -47,7 +46,7 @@ class MethodStyle(NamedTuple):
 
 
 class Styles(dict[str, MethodStyle]):
-    """Styles by method. A method without an entry gets a style that depends on its name only."""
+    """A dictionary of styles by method. A method without an entry gets a style that depends on its name only."""
 
     def __missing__(self, method: str) -> MethodStyle:
         number = zlib.crc32(method.encode())
@@ -157,11 +156,11 @@ METHODS = Styles(
         "sobol": MethodStyle("Sobol", GREEN, "D", "-"),
     }
 )
-"""The styles of all methods in this project's figures, by the method's name in the records."""
+"""The styles of all methods in this project's figures, by the methods' names in records."""
 
 
 def distinct(methods: Sequence[str]) -> list[MethodStyle]:
-    """Returns the styles of methods with different colours, as long as there are colours.
+    """Returns styles of methods with different colours, until all colours are used.
 
     A method without an entry in ``METHODS``, or with the colour of an earlier method, gets the next free colour.
     """
@@ -175,7 +174,7 @@ def distinct(methods: Sequence[str]) -> list[MethodStyle]:
 
 
 COLUMN, PAGE = 3.4, 7.0
-"""Printed widths in inches: one column of a paper, and the page."""
+"""Printed widths in inches: of one column of a paper, and of the page."""
 
 SMALL = 7
 """The smallest font size in points."""
@@ -226,12 +225,12 @@ def applied() -> Iterator[None]:
 def panels(
     rows: int, columns: int, *, height: float = 1.75, width: float | None = None, **options: Any
 ) -> tuple[Figure, Any]:
-    """Makes a figure of printed width, outside pyplot's global state, and its ``rows x columns`` array of axes.
+    """Makes a figure of printed width, independent of pyplot, and returns it with its ``rows x columns`` axes.
 
     Args:
         rows: The number of rows of panels.
         columns: The number of panels in a row.
-        height: The height of a row in inches. Legends and titles add to it.
+        height: The height of a row in inches, without legends and titles.
         width: The width of the figure in inches. The default is ``COLUMN`` for one panel in a row, otherwise ``PAGE``.
         **options: Options of matplotlib's ``subplots``.
     """
@@ -253,15 +252,15 @@ def grid(
     legend: bool = True,
     **options: Any,
 ) -> Figure:
-    """Makes a figure with a panel for each cell, row by row, and one legend with the first panel's entries below.
+    """Makes a figure with a panel for each cell, row by row, and a common legend below.
 
     Args:
-        cells: The cells by the titles of their panels.
+        cells: The data of each panel, by the title of the panel.
         draw_cell: A function that draws one panel, called as ``draw_cell(axes, cell)``.
         xlabel: The label of the horizontal axis of every panel.
         ylabel: The label of the vertical axis of the first panel in each row.
         columns: The largest number of panels in a row.
-        legend: Whether to add the legend; it is not needed if an axis names the methods.
+        legend: Whether to add the legend, with the entries of the first panel.
         **options: Options of ``panels``.
     """
     columns = min(columns, len(cells))
@@ -279,7 +278,7 @@ def grid(
 
 
 def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None = None) -> None:
-    """Draws a mean with its standard-error band and about six markers, in the style of a method or the given style."""
+    """Draws a mean with a band of one standard error and about six markers, in the style of ``method``."""
     style = METHODS[method] if isinstance(method, str) else method
     look: Any = {"color": style.color, "marker": style.marker, "ls": style.line, "label": label or style.label}
     axes.plot(found.x, found.mean, markevery=max(1, len(found.x) // 6), **look)
@@ -288,7 +287,7 @@ def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None 
 
 
 def shared_legend(figure: Figure, axes: Axes) -> None:
-    """Adds one legend below all panels, with the entries of one panel, in as few lines as the width allows.
+    """Adds a legend below all panels, with the entries of one panel, in as few lines as the width allows.
 
     The figure grows by the height of the legend, so that the panels keep their size.
     """
@@ -303,7 +302,7 @@ def shared_legend(figure: Figure, axes: Axes) -> None:
 
 
 def head(figure: Figure, text: str) -> None:
-    """Adds a line of text above all panels, below earlier lines. The figure grows by its height."""
+    """Adds a line of text above all panels, below earlier lines. The figure grows by the height of the line."""
     above = figure.get_suptitle()
     title = figure.suptitle(f"{above}\n{text}" if above else text, fontsize=8)
     _grow(figure, title.get_window_extent().height / figure.dpi / (2 if above else 1) + 0.05)

@@ -1,4 +1,4 @@
-"""Decorators that compile loops, with and without reordering of sums; NaN and inf keep their meaning."""
+"""Decorators that compile loops with or without reordering of sums; NaN and inf keep their meaning."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ reordered = numba.njit(
     fastmath={"reassoc", "nsz", "contract"},
     forceinline=True,
 )
-"""Compiles a function whose sums may be reordered; it is always inlined into its callers.
+"""Compiles a function whose sums may be reordered, and inlines it into its callers.
 
-Without inlining, a function would be optimized on its own and again within a cached caller, with another order of sums.
-Results of the process that compiles would then differ in the last bits from those of a process that reads the cache.
+Without inlining, numba would optimize the function both alone and inside a cached caller, with different orders of
+sums. The process that compiles and processes that read the cache would then differ in the last bits of results.
 """
 
 exact = numba.njit(cache=True, nogil=True, error_model="python", fastmath=False)
-"""Compiles a function without reordering its operations, even if a ``reordered`` function is the first to call it.
+"""Compiles a function without reordering its operations.
 
-Without explicit options, numba would compile it with the options of its first caller.
+Without explicit options, numba would compile it with the options of its first caller, which may reorder.
 """

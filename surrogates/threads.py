@@ -1,13 +1,12 @@
-"""Small linear algebra on the calling thread only.
+"""Runs small linear algebra on the calling thread only.
 
-Torch, and its MKL or OpenBLAS, share even a 150 x 150 factorization among all OpenMP threads, which spin while they
-wait for each other. A tenth of a millisecond of work then takes several times as long, or hundreds of times if others
-use the cores. ``small_algebra`` keeps such work on the calling thread; larger work keeps its threads.
+Torch, with MKL or OpenBLAS, divides even a 150 x 150 factorization among all OpenMP threads, which spin while they wait
+for each other. A tenth of a millisecond of work then takes several times as long, or hundreds of times if other
+processes use the cores.
 
-The limit applies to the calling Python thread only. OpenMP's number of threads (nthreads-var, one for each thread) and
-MKL's local one are set, and restored at the end, also after an exception. ``torch.set_num_threads`` is not suitable:
-threads that start meanwhile, such as an objective's in a pool, would keep its number until they end. The BLAS of NumPy
-and SciPy has one number of threads for the whole process, which is not changed; no small algebra here uses it.
+The number of threads is changed for the calling Python thread only (OpenMP's nthreads-var, and MKL's local number).
+``torch.set_num_threads`` is not suitable: threads that start meanwhile, such as those of a pool, would keep the number
+1. The number of threads of NumPy's and SciPy's BLAS is not changed.
 
 References:
     OpenMP Application Programming Interface, version 5.2, 2021, Secs. 2.2 and 18.2.1.
@@ -23,17 +22,17 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 SMALL = 1 << 24
-"""The largest number of multiplications of small algebra: a product of two 256 x 256 matrices."""
+"""The largest number of multiplications in small algebra: that of two 256 x 256 matrices."""
 
 
 def small_algebra(multiplications: int) -> AbstractContextManager[None]:
-    """A block in which torch and its BLAS use one thread if the algebra is small.
+    """A context in which torch uses one thread if the algebra is small.
 
-    Within it ``torch.get_num_threads()`` is 1 in this Python thread only; it is restored at the end. Blocks may be
-    nested. Nothing happens if the algebra is large, or torch's threads are not OpenMP's.
+    ``torch.get_num_threads()`` is then 1 in this Python thread, and restored at the end. Contexts may be nested.
+    Nothing is changed if the algebra is large, or if torch's threads are not OpenMP threads.
 
     Args:
-        multiplications: the approximate number of the largest product, solve or factorization in the block.
+        multiplications: the approximate number of multiplications in the largest product, solve or factorization.
     """
     return _OneThread() if multiplications <= SMALL else nullcontext()
 

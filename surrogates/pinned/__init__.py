@@ -1,1 +1,1 @@
-"""The Gaussian process whose value is pinned at one point: a GPyTorch kernel, and a fast engine for one data set."""
+"""The Gaussian process that is 0 at one point, the pin: a GPyTorch kernel, and a fast posterior for one data set."""

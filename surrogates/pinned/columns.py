@@ -1,8 +1,7 @@
-"""Pinned Gaussian processes of several functions at the same points, which share hyper-parameters and one factor.
+"""Pinned Gaussian processes of several functions that share points, hyper-parameters and one Cholesky factor.
 
-The kernel is defined in ``surrogates.pinned.prior``, and the process of one function in ``surrogates.pinned.engine``.
-Here each function has its own scale σ². The computations are in NumPy, because a subproblem evaluates means and
-gradients many times on small arrays.
+``surrogates.pinned.prior`` defines the kernel, and ``surrogates.pinned.engine`` has the posterior of one function. Each
+function has its own scale σ². Means and gradients use NumPy, which is faster than torch for small arrays.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 
 class PinnedColumns:
-    """Values of m functions at points relative to the pin; a ``ShapeSearch`` fits one a and s² for all.
+    """Values of m functions at points relative to the pin; a ``ShapeSearch`` fits their common hyper-parameters.
 
     Args:
         prior: the kernel's constants.
-        U: the points, ``n x d``, none of them 0.
+        U: the points minus the pin, ``n x d``, without the pin itself.
         Y: the functions' values minus their values at the pin, ``n x m``.
-        shares: each function's weight in the likelihood, shape ``m``.
+        shares: the weight of each function in the likelihood, shape ``m``.
 
     Attributes:
-        variance: 0: no variance of noise is known.
+        variance: always 0, which means that the noise variance is unknown.
     """
 
     variance = 0.0
@@ -40,9 +39,9 @@ class PinnedColumns:
         self.y, self._shares, self._parts = Y / self.units, shares, prior.parts(U)
 
     def loss(self, params: Hyperparameters) -> float:
-        """The weighted sum of the functions' −2 log marginal likelihoods, each at its own most likely scale.
+        """The weighted sum of the functions' −2 log marginal likelihoods, up to a constant.
 
-        It leaves out a constant, and is inf if k is not positive definite.
+        Each function has its most likely scale σ². The result is inf if k is not positive definite.
         """
         try:
             given = Conditioned.on(self.prior, self.U, params, self._parts)
@@ -55,16 +54,16 @@ class PinnedColumns:
 
 
 class ColumnsModel:
-    """The posterior of m functions minus their values at the pin: means, gradients and the variance.
+    """The posterior of m functions minus their values at the pin: means, gradients of the means, and the variance.
 
     Args:
-        given: the process conditioned on values at the points.
+        given: the covariances of the process, conditioned on values at the points.
         Y: the functions' values minus their values at the pin, ``n x m``.
 
     Attributes:
         deviations: σ of each function, shape ``m``.
         noise: s².
-        pin_offsets: the posterior means of the functions at the pin minus the values observed there, shape ``m``.
+        pin_offsets: the functions' posterior means at the pin minus the values observed at the pin, shape ``m``.
     """
 
     def __init__(self, given: Conditioned, Y: Tensor) -> None:
@@ -82,15 +81,15 @@ class ColumnsModel:
         self._at_data = (Y - noise * (alpha + alpha.sum(0))).numpy()
 
     def means_at_data(self) -> np.ndarray:
-        """The means at the data's points, ``n x m``: the values minus the estimated noise."""
+        """The posterior means at the data points, ``n x m``: the values minus the estimated noise."""
         return self._at_data
 
     def means(self, v: np.ndarray) -> np.ndarray:
-        """The means at a point, shape ``d`` to ``m``."""
+        """The posterior means at a point v, ``d``; the result has shape ``m``."""
         return self._covariances(v) @ self._alpha
 
     def gradients(self, v: np.ndarray) -> np.ndarray:
-        """The means' gradients at a point, ``m x d``."""
+        """The gradients of the posterior means at a point v, ``m x d``."""
         a, factor, decay, at_pin = self._slopes(v)
         G = (self._alpha * (factor + a * decay)[:, None]).T @ self._U
         return G + (self._shared + a * (at_pin * self._sums - self._alpha.T @ decay))[:, None] * v
@@ -117,9 +116,9 @@ class ColumnsModel:
         return H
 
     def deviation(self, v: np.ndarray) -> tuple[float, np.ndarray]:
-        """The posterior standard deviation at a point for σ = 1, and its gradient, shape ``d``.
+        """The posterior standard deviation at a point v for σ = 1, and its gradient, shape ``d``.
 
-        It is the deviation of the function minus the value observed at the pin, which has noise.
+        It is the standard deviation of f(v) minus the noisy value observed at the pin.
         """
         prior, a = self._prior, self._a
         square, r = float(v @ v), math.sqrt(v @ v)

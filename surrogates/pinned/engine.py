@@ -1,7 +1,7 @@
-"""The posterior of one function's pinned Gaussian process given its values at a few points, float64 on the CPU.
+"""The posterior of a pinned Gaussian process for one small data set, in float64 on the CPU.
 
-The kernel and the noise are defined in ``surrogates.pinned.prior``. For one data set of few
-points this is faster than a GPyTorch model with the kernel of ``surrogates.pinned.kernel``.
+``surrogates.pinned.prior`` defines the kernel and the noise. For one small data set this module is faster than a
+GPyTorch model with ``PinnedKernel``.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from surrogates.pinned.kernel import pinned_blocks, pinned_values
 from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 LOUDEST = 1e100
-"""The largest noise variance in units of the values' squares: more would hide the values too, and may overflow."""
+"""The largest noise variance, in units of the largest squared value; a larger one might overflow."""
 
 FINEST = 1.3
-"""A search for hyper-parameters ends where neighbours differ by less than this factor."""
+"""A search for hyper-parameters ends when neighbours differ by less than this factor."""
 
 TIED = 1e-3
-"""Values of −2 log likelihood that differ by less may be equal but for rounding."""
+"""A smaller difference of two values of −2 log likelihood may be rounding error."""
 
 
 @dataclass(frozen=True)
 class Conditioned:
-    """The process given noisy values at some points: covariances, which do not depend on the values.
+    """Covariances of the process conditioned on noisy values at n points; they do not depend on the values.
 
     Attributes:
         prior: the kernel's constants.
-        U: the points, ``n x d``.
+        U: the points minus the pin, ``n x d``.
         params: a and s².
-        factor: the Cholesky factor of the values' correlations, ``n x n``.
-        deviations: the values' prior standard deviations, shape ``n``.
-        weights: the noise variances of the values and, last, of the pin's in units of s², shape ``n + 1``; None: all 1.
+        factor: the Cholesky factor L of the values' prior correlations, ``n x n``.
+        deviations: the values' prior standard deviations, the diagonal of D, shape ``n``.
+        weights: the noise variances of the n values and, last, of the value at the pin, in units of s², shape
+            ``n + 1``; None: all are 1.
     """
 
     prior: PinnedPrior
@@ -57,10 +58,10 @@ class Conditioned:
         parts: tuple[Tensor, Tensor] | None = None,
         weights: Tensor | None = None,
     ) -> Conditioned:
-        """Conditions the process on values at the points U, ``n x d``; ``parts`` are ``prior.parts(U)`` where known.
+        """Conditions the process on values at the points U, ``n x d``; ``parts``, if given, is ``prior.parts(U)``.
 
         Raises:
-            NotPositiveDefiniteError: if the points are too near to each other.
+            NotPositiveDefiniteError: if points are too close to each other.
         """
         polynomial, bracket = parts or prior.parts(U)
         K = torch.add(polynomial, bracket, alpha=params.amplitude)
@@ -71,32 +72,33 @@ class Conditioned:
 
     @property
     def pin_noise(self) -> float:
-        """The variance of the noise of the pin's value, in units of k."""
+        """The noise variance of the value at the pin, in units of k."""
         return self.params.noise * (1.0 if self.weights is None else float(self.weights[-1]))
 
     def white(self, columns: Tensor) -> Tensor:
-        """L⁻¹D⁻¹C of columns C, ``n x m``, where the covariance of the values is D L Lᵀ D."""
+        """Computes L⁻¹D⁻¹C for columns C, ``n x m``, where D L Lᵀ D is the prior covariance of the values."""
         return torch.linalg.solve_triangular(self.factor, columns / self.deviations[:, None], upper=False)
 
     def slope_covariance(self, z: Tensor) -> Tensor:
-        """cov ∇f(z), ``d x d``, for z of shape ``d``; O(n² d)."""
+        """The posterior covariance of ∇f(z), ``d x d``, for z of shape ``d``, in O(n² d)."""
         prior, a = self.prior, self.params.amplitude
         white = self.white(pinned_blocks(prior, a, self.U, z[None]).second[:, 0])
         own = cast(Tensor, pinned_blocks(prior, a, z[None], z[None], mixed=True).mixed)
         return own[0, 0] - white.mT @ white
 
     def noise_shares(self) -> Tensor:
-        """The posterior variances of the noise in the values and, last, in the pin's, over s², shape ``n + 1``."""
+        """Posterior noise variances of the n values and, last, of the value at the pin, over s², shape ``n + 1``."""
         inverse_factor = self.white(torch.eye(len(self.U), dtype=self.U.dtype))
         columns = torch.cat([inverse_factor, inverse_factor.sum(1, keepdim=True)], dim=1)
         weights = torch.ones(columns.shape[1], dtype=self.U.dtype) if self.weights is None else self.weights
         return weights * (1.0 - self.params.noise * weights * columns.square().sum(0)).clamp_min(0.0)
 
     def gains(self, candidates: Tensor, z: Tensor, map: Tensor, least: float = 1e-9) -> Tensor:
-        """How much f's value at each candidate lowers tr cov ∇f(z), for the gradient in s with u = map s; shape ``m``.
+        """The decrease of tr cov ∇f(z) if f is evaluated at each of m candidates, shape ``m``.
 
-        It is ‖Rⱼ‖²/(Vⱼ + s²), where R is the covariance of the candidates' values with ∇f(z) and V their variances.
-        V is at least ``least`` of its prior value: smaller differences are rounding errors.
+        The decrease is ‖Rⱼ‖²/(Vⱼ + s²), where R, ``m x d``, is the covariance of the candidates' values with ∇f(z), and
+        V are the values' variances, at least ``least`` times the prior variances because of rounding. The gradient is
+        with respect to t, where u = map t.
         """
         prior, a, noise = self.prior, self.params.amplitude, self.pin_noise
         white = self.white(pinned_values(prior, a, self.U, candidates) + noise)
@@ -113,13 +115,13 @@ class PinnedData:
 
     Attributes:
         prior: the kernel's constants.
-        U: points, ``n x d``, none of them 0.
-        y: their values minus the value at the pin, shape ``n``, divided by the largest |difference|.
-        unit: the largest |difference|; 1 if all are 0.
+        U: the points minus the pin, ``n x d``, without the pin itself.
+        y: the values at the points minus the value at the pin, over ``unit``, shape ``n``.
+        unit: the largest absolute difference from the value at the pin; 1 if all differences are 0.
         parts: ``prior.parts(U)``.
-        variance: the variance of a value's noise, in units of unit², if it is known; 0: unknown, or no noise.
-        weights: the noise variances of the values and, last, of the pin's in units of ``variance``, shape ``n + 1``;
-            None: all 1.
+        variance: the noise variance of a value, in units of unit², if it is known; 0: unknown, or no noise.
+        weights: the noise variances of the n values and, last, of the value at the pin, in units of ``variance``, shape
+            ``n + 1``; None: all are 1.
     """
 
     prior: PinnedPrior
@@ -142,21 +144,21 @@ class PinnedData:
         """Creates the data from unscaled values.
 
         Args:
-            U: points, ``n x d``.
-            values: their values minus the value at the pin, shape ``n``.
-            variance: the variance of a value's noise, if it is known; 0 if it is unknown, or without noise.
+            U: the points minus the pin, ``n x d``.
+            values: the values at the points minus the value at the pin, shape ``n``.
+            variance: the noise variance of a value, if it is known; 0: unknown, or no noise.
             prior: the kernel's constants.
-            weights: as in the class.
+            weights: as in ``PinnedData``.
         """
         prior, unit = prior or PinnedPrior(), float(values.abs().max()) or 1.0
         return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST), weights)
 
     def conditioned(self, params: Hyperparameters) -> Conditioned:
-        """The process conditioned on values at the data's points; ``NotPositiveDefiniteError`` as for the model."""
+        """The process conditioned on values at the points; raises the errors of ``model``."""
         return Conditioned.on(self.prior, self.U, params, self.parts, self.weights)
 
     def loss(self, params: Hyperparameters) -> float:
-        """−2 log marginal likelihood at its scale σ², up to a constant; inf if k is not positive definite."""
+        """−2 log marginal likelihood at σ², up to a constant; inf if k is not positive definite."""
         try:
             given = self.conditioned(params)
         except NotPositiveDefiniteError:
@@ -170,7 +172,7 @@ class PinnedData:
         """The posterior given the data.
 
         Raises:
-            NotPositiveDefiniteError: if the points are too near to each other.
+            NotPositiveDefiniteError: if points are too close to each other.
         """
         given = self.conditioned(params)
         white = given.white(self.y[:, None])
@@ -191,7 +193,7 @@ class Likelihood(Protocol):
 
     @property
     def variance(self) -> float:
-        """The variance of a value's noise, in units of the data's unit²; 0: unknown, or no noise."""
+        """The noise variance of a value, in units of the data's unit²; 0: unknown, or no noise."""
 
     def loss(self, params: Hyperparameters) -> float:
         """−2 log marginal likelihood up to a constant; inf if k is not positive definite."""
@@ -201,15 +203,14 @@ class Likelihood(Protocol):
 class ShapeSearch:
     """A pattern search for a and s² with a few evaluations of the likelihood, accurate to a factor of 10^(1/8).
 
-    BFGS (``surrogates.window.box_descent``) finds likelier values, but it needs derivatives, and runs of the optimizer
-    end no lower with it.
+    BFGS (``surrogates.window.box_descent``) reaches a higher likelihood, but does not improve the trust region.
 
     Attributes:
-        amplitudes: the limits of a. Beyond them, differences of the Matérn correlation m are lost to rounding.
-        noises: the limits of s² where it is not 0.
-        evidence: noise is assumed if it lowers −2 log marginal likelihood by more than this.
-        first: the most evaluations in a search without a start.
-        later: the most evaluations in a search from a start.
+        amplitudes: the bounds of a. Beyond them, differences of the Matérn correlation m are lost to rounding.
+        noises: the bounds of s² unless it is 0.
+        evidence: noise is assumed if it lowers −2 log marginal likelihood by more than this number.
+        first: the largest number of evaluations in a search without a start.
+        later: the largest number of evaluations in a search from a start.
     """
 
     amplitudes: tuple[float, float] = (1e-6, 1e4)
@@ -219,14 +220,14 @@ class ShapeSearch:
     later: int = 8
 
     def fitted(self, data: Likelihood, start: Hyperparameters | None, noisy: bool | None = False) -> Hyperparameters:
-        """Finds the most likely params.
+        """Finds the most likely a and s².
 
-        The search compares a, and s² if there is noise, with neighbours a factor of ten away. It moves to the best one,
-        or takes the square root of the factor if none is better.
+        The search compares a, and s² if there is noise, with neighbours that differ by a factor of ten. It moves to the
+        best neighbour; if none is better, it replaces the factor by the square root of the factor.
 
         Args:
             data: the data.
-            start: the hyper-parameters to begin with; None: a = 1, with a longer search.
+            start: the hyper-parameters at which the search starts; None: a = 1, with a longer search.
             noisy: whether values have noise; None: ``evidence`` decides.
         """
         left, factor = (self.first, 10.0) if start is None else (self.later, 10.0**0.5)
@@ -244,7 +245,7 @@ class ShapeSearch:
         return best
 
     def excess(self, data: Likelihood, params: Hyperparameters) -> float:
-        """The rise of −2 log marginal likelihood if the noise is taken away and a is fitted again."""
+        """The increase of −2 log marginal likelihood if the noise is set to 0 and a is fitted again."""
         return self._searched(data, Hyperparameters(), self.first, 10.0)[0] - data.loss(params)
 
     def _searched(
@@ -272,13 +273,13 @@ def _within(x: float, limits: tuple[float, float]) -> float:
 
 
 class PinnedModel:
-    """The posterior of f − f(pin): its mean, the mean's derivatives, and the gradient's covariance at the pin.
+    """The posterior of f − f(pin): the mean μ, derivatives of μ, and the covariance of ∇f at the pin.
 
     Args:
         data: the data.
-        given: the process conditioned on values at their points.
-        alpha: k⁻¹y in the data's unit, shape ``n``.
-        scale: σ², in the square of the data's unit.
+        given: the covariances of the process, conditioned on values at the data points.
+        alpha: k⁻¹y for ``data.y``, shape ``n``.
+        scale: σ², in units of ``data.unit`` squared.
     """
 
     def __init__(self, data: PinnedData, given: Conditioned, alpha: Tensor, scale: float) -> None:
@@ -293,16 +294,16 @@ class PinnedModel:
         self._offset = float(self._weights @ prior.matern(torch.linalg.vector_norm(self._points, dim=1)))
 
     def means(self) -> Tensor:
-        """μ at the data's points, shape ``n``: their values minus the estimated noise."""
+        """μ at the data points, shape ``n``: the values minus the estimated noise."""
         noise = self._noise_weights * self._weights
         return self.data.unit * (self.data.y - self.params.noise * (noise[:-1] - noise[-1]))
 
     def noise_posterior(self) -> tuple[Tensor, Tensor]:
-        """The posterior mean and standard deviation of the noise in the data's values and, last, in the pin's.
+        """The posterior mean and standard deviation of the noise in the n values and, last, in the value at the pin.
 
-        With the pin's noise e and those of the other values eᵢ, the data are f(uᵢ) − f(pin) + eᵢ − e, so that
-        E eᵢ = s²αᵢ, E e = −s² Σα, and their variances are s²(1 − s²(k⁻¹)ᵢᵢ) and s²(1 − s² 1ᵀk⁻¹1) times σ², where each
-        s² is multiplied by the value's weight.
+        With the noise e of the value at the pin and eᵢ of the other values, the data are f(uᵢ) − f(pin) + eᵢ − e. Hence
+        E eᵢ = s²αᵢ and E e = −s² Σα, with the variances σ²s²(1 − s²(k⁻¹)ᵢᵢ) and σ²s²(1 − s² 1ᵀk⁻¹1). Each s² is
+        multiplied by the weight of the value.
 
         Returns:
             Two tensors of shape ``n + 1``.
@@ -317,32 +318,32 @@ class PinnedModel:
 
     @property
     def noise(self) -> float:
-        """The variance of a value's noise."""
+        """The noise variance of a value."""
         return self.params.noise * self.scale * self.data.unit**2
 
     def mean(self, v: Tensor) -> float:
-        """μ(v), shape ``d`` to a number."""
+        """μ(v) at one point v of shape ``d``."""
         distances = torch.linalg.vector_norm(self._points - v, dim=1)
         bracket = float(self._weights @ self.data.prior.matern(distances)) - self._offset
         quadratic = float(v @ (self._linear + 0.5 * (self._quadratic @ v)))
         return self.data.unit * (quadratic + self.params.amplitude * bracket)
 
     def means_at(self, V: Tensor) -> Tensor:
-        """μ at several points, ``n x d``, shape ``n``."""
+        """μ at several points V, ``n x d``; the result has shape ``n``."""
         distances = torch.cdist(V, self._points, compute_mode="donot_use_mm_for_euclid_dist")
         bracket = self.data.prior.matern(distances) @ self._weights - self._offset
         quadratic = V @ self._linear + 0.5 * (V @ self._quadratic * V).sum(1)
         return self.data.unit * (quadratic + self.params.amplitude * bracket)
 
     def deviations_at(self, V: Tensor) -> Tensor:
-        """The posterior standard deviations of f − f(pin) at several points, ``n x d``, shape ``n``."""
+        """The posterior standard deviations of f − f(pin) at points V, ``n x d``; the result has shape ``n``."""
         prior, a = self.data.prior, self.params.amplitude
         white = self.given.white(pinned_values(prior, a, self.data.U, V))
         variance = pinned_values(prior, a, V[:, None], V[:, None])[:, 0, 0]
         return self.data.unit * (self.scale * (variance - white.square().sum(0)).clamp_min(0.0)).sqrt()
 
     def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
+        """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``, in O(n d²)."""
         prior, w = self.data.prior, self._points - v
         s = torch.linalg.vector_norm(w, dim=1) * prior.rate
         decay = (self._weights * torch.exp(-s)).mul_(self.params.amplitude * prior.curvature)
@@ -352,7 +353,7 @@ class PinnedModel:
         return self.data.unit * (self._linear + self._quadratic @ v + slopes @ w), self.data.unit * hessian
 
     def gradient_covariance(self) -> Tensor:
-        """cov ∇f at the pin, ``d x d``; O(n² d)."""
+        """The posterior covariance of ∇f at the pin, ``d x d``, in O(n² d)."""
         prior, curvature = self.data.prior, self.params.amplitude * self.data.prior.curvature
         s = prior.rate * torch.linalg.vector_norm(self.data.U, dim=1, keepdim=True)
         white = self.given.white(self.data.U * (prior.linear + curvature * (1.0 + s) * torch.exp(-s)))

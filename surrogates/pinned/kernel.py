@@ -16,7 +16,7 @@ from surrogates.pinned.prior import PinnedPrior
 
 
 def pinned_values(prior: PinnedPrior, amplitude: Tensor | float, U: Tensor, V: Tensor) -> Tensor:
-    """Computes k(u, v), ``... x q x n``, for points relative to the pin, ``... x q x d`` and ``... x n x d``."""
+    """Computes k(u, v), ``... x q x n``, for points u, ``... x q x d``, and v, ``... x n x d``, relative to the pin."""
     inner, left, right = U @ V.mT, U.square().sum(-1), V.square().sum(-1)
     polynomial = inner * (prior.linear + 0.5 * prior.quadratic * inner)
     polynomial = polynomial + prior.shared * prior.linear * left.unsqueeze(-1) * right.unsqueeze(-2)
@@ -39,8 +39,8 @@ def pinned_blocks(prior: PinnedPrior, amplitude: Tensor | float, U: Tensor, V: T
         prior: the kernel's constants.
         amplitude: a, a number or broadcastable to ``... x q x n``.
         U: points u relative to the pin, ``... x q x d``.
-        V: points v, ``... x n x d``.
-        mixed: whether ∂²k/∂u∂v is asked for.
+        V: points v relative to the pin, ``... x n x d``.
+        mixed: whether to compute ∂²k/∂u∂v.
     """
     u, v, w = U.unsqueeze(-2), V.unsqueeze(-3), prior.linear
     t, a = u - v, torch.as_tensor(amplitude, dtype=U.dtype, device=U.device).unsqueeze(-1)
@@ -72,13 +72,14 @@ def _decay(prior: PinnedPrior, distances: Tensor) -> Tensor:
 
 
 class PinnedKernel(Kernel):
-    """The covariance of f minus its value at one point, the pin, for a ``DerivedGP`` of such differences.
+    """The covariance of f(x) − f(p) for one point p, the pin; a kernel for a ``DerivedGP`` of such differences.
 
-    It is k(A(x − p), A(x' − p)) + s², with k of ``surrogates.pinned.prior``. The data are values minus the value at the
-    pin, without the pin itself, with a mean of zero. Without ``pin_noise`` the function is 0 at the pin. If values have
-    noise of variance s², so has the value at the pin, which is in every difference: the covariance of the noise is
-    s²(I + 11ᵀ). Its 11ᵀ part is ``pin_noise`` here, and its I part is the likelihood's noise. The model is then of f
-    minus the noisy value at the pin; subtract its value at the pin to obtain f − f(pin).
+    The kernel is k(A(x − p), A(x' − p)) + s², with k from ``surrogates.pinned.prior``. Use it with a ``ZeroMean``, and
+    with the values minus the value at the pin as data, at all points except the pin.
+
+    If values have noise of variance s², the noise of the differences has covariance s²(I + 11ᵀ), because all contain
+    the noise of the value at the pin. Set the likelihood's noise to s² for the part I, and ``pin_noise`` to s² for the
+    part 11ᵀ. The model then describes f minus the noisy value at the pin; subtract its value at the pin for f − f(p).
 
     Example:
         A model of f about the best of n points:
@@ -92,16 +93,16 @@ class PinnedKernel(Kernel):
 
     Args:
         pin: p, shape ``d``.
-        metric: A, ``d' x d``, with which points have a root mean square length of about 1; None: the identity.
-        amplitude: a, the variance of the Matérn process, which is fitted.
-        pin_noise: s² in units of the kernel, which is not fitted.
+        metric: A, ``d' x d``, such that points A(x − p) have a root mean square length of about 1; None: A = I.
+        amplitude: a, the variance of the Matérn process, a parameter that is fitted.
+        pin_noise: s², in units of the kernel; it is not fitted.
         prior: the kernel's constants.
-        amplitude_prior: a prior of a, as GPyTorch has it.
-        amplitude_constraint: the constraint of a; positive by default.
-        **options: as every ``Kernel`` takes, such as ``active_dims`` and ``batch_shape``.
+        amplitude_prior: a GPyTorch prior of a.
+        amplitude_constraint: a GPyTorch constraint of a; ``Positive()`` by default.
+        **options: options of every GPyTorch ``Kernel``, such as ``active_dims`` and ``batch_shape``.
 
     Raises:
-        ValueError: for a pin or a metric that is not finite or of another shape, or a negative ``pin_noise``.
+        ValueError: if the pin or the metric is not finite or has another shape, or ``pin_noise`` is negative.
     """
 
     pin: Tensor
@@ -140,7 +141,7 @@ class PinnedKernel(Kernel):
 
     @property
     def amplitude(self) -> Tensor:
-        """a, ``batch x 1``."""
+        """The variance a of the Matérn process, ``batch x 1``."""
         return self.raw_amplitude_constraint.transform(self.raw_amplitude)
 
     @amplitude.setter
@@ -149,7 +150,7 @@ class PinnedKernel(Kernel):
         self.initialize(raw_amplitude=self.raw_amplitude_constraint.inverse_transform(value))
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """The covariances, ``... x q x n``, or their diagonal, ``... x q``."""
+        """Computes the covariances, ``... x q x n``, or their diagonal, ``... x q``."""
         U, V = ((x - self.pin) @ self.metric.mT for x in (x1, x2))
         a = self.amplitude.unsqueeze(-1)
         if diag:

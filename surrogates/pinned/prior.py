@@ -1,19 +1,19 @@
 """A Gaussian process that is 0 at one point, the pin, and its covariances.
 
-Points are measured from the pin. With m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ), the Matérn 5/2 correlation, the
-kernel is
+Points u and v are relative to the pin. With the Matérn 5/2 correlation m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ),
+the kernel is
 
     k(u, v) = w u·v + ½ q (u·v)² + c w ‖u‖²‖v‖² + a [m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1].
 
-It is the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
-directions share) and g − g(0) for a Matérn process g. Every term vanishes at u = 0: the process is f minus its value
-at the pin, and needs no mean.
+It is the covariance of the sum of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature
+that all directions share) and g − g(0) for a Matérn process g. Every term is 0 at u = 0: the process models f minus the
+value at the pin, and needs no mean.
 
-Values have noise of variance s². The noise of f(uᵢ) − f(pin) is eᵢ − e, where e is the pin's, so the covariance of such
-differences is K + s²(I + 11ᵀ). The whole is multiplied by a scale σ²; s² is in units of k.
+Values have noise of variance s². The noise of f(uᵢ) − f(pin) is eᵢ − e, where e is the noise of the value at the pin,
+so the covariance of such differences is K + s²(I + 11ᵀ). All covariances are multiplied by a scale σ².
 
-``surrogates.pinned.kernel.PinnedKernel`` is a GPyTorch kernel made of these functions, and ``surrogates.pinned.engine``
-the fast posterior for one data set.
+``surrogates.pinned.kernel.PinnedKernel`` is a GPyTorch kernel with these covariances, and ``surrogates.pinned.engine``
+has a fast posterior for one data set.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Hyperparameters:
 
     Attributes:
         amplitude: a, the variance of the Matérn process.
-        noise: s², the variance of a value's noise, in units of k.
+        noise: s², the noise variance of a value, in units of k.
     """
 
     amplitude: float = 1.0
@@ -39,21 +39,21 @@ class Hyperparameters:
 
     @property
     def rounded(self) -> tuple[int, int | None]:
-        """The nearest whole numbers to 1000 log₁₀ of each; None for a noise of 0."""
+        """1000 log₁₀ of a and of s², rounded to integers; None for s² = 0."""
         return round(1e3 * math.log10(self.amplitude)), round(1e3 * math.log10(self.noise)) if self.noise else None
 
 
 @dataclass(frozen=True)
 class PinnedPrior:
-    """The kernel's constants. Points are expected to have a root mean square length of 1.
+    """The kernel's constants, for points with a root mean square length of about 1.
 
     Attributes:
-        linear: w, the prior variance of a partial derivative at the pin, not counting the Matérn process.
-        quadratic: q, the prior variance of a mixed second derivative at the pin, not counting the Matérn process.
-        shared: c; the curvature that all directions share has variance 4cw, that of a slope for c = ¼.
-        lengthscale: ℓ. It is not fitted: with ℓ = 4 the Matérn process is a smooth correction of the quadratic on the
-            whole window, and a says how large. A shorter ℓ is often more likely given few values, but makes the process
-            a bump about each point that says nothing between them.
+        linear: w, the prior variance of a partial derivative at the pin, without the Matérn process.
+        quadratic: q, the prior variance of a mixed second derivative at the pin, without the Matérn process.
+        shared: c; the curvature that all directions share has the variance 4cw, which is w for c = ¼.
+        lengthscale: ℓ, which is not fitted. With ℓ = 4 the Matérn process is a smooth correction of the quadratic, of
+            variance a. A shorter ℓ is often more likely given few values, but then the process is a bump at each point
+            and does not predict values between the points.
     """
 
     linear: float = 100.0
@@ -63,7 +63,7 @@ class PinnedPrior:
 
     @property
     def rate(self) -> float:
-        """√5/ℓ: m is a function of s = rate · r."""
+        """√5/ℓ; m(r) is a function of s = rate · r."""
         return math.sqrt(5.0) / self.lengthscale
 
     @property
@@ -72,12 +72,12 @@ class PinnedPrior:
         return self.rate**2 / 3.0
 
     def matern(self, distances: Tensor) -> Tensor:
-        """m of distances, a new tensor: (1 + s + s²/3) exp(−s)."""
+        """Computes m(r) = (1 + s + s²/3) exp(−s) for distances r, as a new tensor."""
         t = distances * -self.rate
         return (t / 3.0).sub_(1.0).mul_(t).add_(1.0).mul_(t.exp_())
 
     def parts(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """The polynomial part of k among points, ``n x d``, and the bracket that a multiplies, each ``n x n``."""
+        """The two parts of k = polynomial + a · bracket among points U, ``n x d``; both parts are ``n x n``."""
         gram = U @ U.mT
         squares = gram.diagonal().clone()
         between = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)

@@ -23,9 +23,9 @@ from surrogates.sensitivity.estimate import Estimate
 class ActiveSubspace:
     """The posterior of C = E ∇f ∇fᵀ, whose leading eigenvectors are the directions in which f varies most.
 
-    Gradients are taken with respect to u = x/scale, so that all entries of C are in squared outcome units and the
-    directions do not depend on the units of the inputs. A direction w stands for the combination Σᵢ wᵢ xᵢ/scaleᵢ.
-    ``surrogates.GradientSensitivity.active_subspace`` makes one.
+    Gradients are with respect to u = x/scale, so that all entries of C are in squared outcome units and the directions
+    do not depend on the units of the inputs. A direction w is the combination Σᵢ wᵢ xᵢ/scaleᵢ of the inputs. Create it
+    with ``surrogates.GradientSensitivity.active_subspace``.
 
     Attributes:
         matrix: The posterior mean of C, ``batch x d x d``.
@@ -48,7 +48,7 @@ class ActiveSubspace:
 
     @property
     def eigenvectors(self) -> Tensor:
-        """The eigenvectors of the posterior mean of C as columns, ``batch x d x d``, in the same order."""
+        """The eigenvectors of the posterior mean of C, ``batch x d x d``: columns in the order of ``eigenvalues``."""
         return self._eigen[1]
 
     def eigenvalue_posterior(self) -> Estimate:
@@ -59,12 +59,12 @@ class ActiveSubspace:
         return Estimate.from_samples(_descending(self.samples)[0])
 
     def angles(self, basis: Tensor | int) -> Tensor:
-        """The principal angles between a subspace and the leading eigenvectors of each sample of C, in radians.
+        """The principal angles, in radians, between a subspace and the leading eigenvectors of each sample of C.
 
-        Small angles mean that the data determine the subspace. Angles are computed as by Björck and Golub (1973).
+        Small angles mean that the data determine the subspace. The algorithm is that in Björck and Golub (1973).
 
         Args:
-            basis: A basis of the subspace with respect to u = x/scale, ``d x k``, or the number k for the span of the
+            basis: A basis of the subspace in coordinates u = x/scale, ``d x k``, or an integer k for the span of the
                 first k ``eigenvectors``.
 
         Returns:
@@ -72,7 +72,7 @@ class ActiveSubspace:
 
         Raises:
             TypeError: If the basis is neither a floating point tensor nor an integer.
-            ValueError: If k is not in [1, d], or the columns are not finite or not linearly independent.
+            ValueError: If k is not in [1, d], or the columns of the basis are not finite or not linearly independent.
         """
         d = self.matrix.shape[-1]
         if isinstance(basis, Tensor):

@@ -1,4 +1,4 @@
-"""The points over which a function is averaged, and its joint posterior at these points."""
+"""The points over which a function is averaged, and the joint posterior at these points."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_ENTRIES = 2**27
 
 
 def averaging_points(bounds: Tensor | None, X: Tensor | None, num_points: int, seed: int) -> Tensor:
-    """Returns the sample X, or ``num_points`` scrambled Sobol' points of the box ``2 x d``, as ``N x d``.
+    """Returns the given sample X, or ``num_points`` scrambled Sobol' points in the box ``bounds``, ``N x d``.
 
     Raises:
         TypeError: If the box or sample is not a floating point tensor, or ``num_points`` or ``seed`` is not an integer.
-        ValueError: If both or neither are given, a shape is wrong, an entry is NaN or infinite, or a lower end is not
-            below its upper end.
+        ValueError: If both or neither of box and sample are given, a shape is wrong, an entry is NaN or infinite, or a
+            lower bound is not below its upper bound.
     """
     if (bounds is None) == (X is None):
         given = "neither" if X is None else "both"
@@ -37,10 +37,10 @@ def averaging_points(bounds: Tensor | None, X: Tensor | None, num_points: int, s
 
 
 def check_bounds(bounds: Tensor) -> None:
-    """Raises an error unless ``bounds`` is a box, ``2 x d``, with every lower end below its upper end."""
+    """Checks that ``bounds`` is a box, ``2 x d``, with every lower bound below its upper bound."""
     check_floating("bounds", bounds)
     if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.numel() == 0:
-        raise ValueError(f"bounds must be of shape 2 x d, lower ends before upper ends, got {tuple(bounds.shape)}.")
+        raise ValueError(f"bounds must be of shape 2 x d, lower bounds before upper bounds, got {tuple(bounds.shape)}.")
     check_finite("bounds", bounds)
     wrong = (bounds[0] >= bounds[1]).nonzero().flatten().tolist()
     if wrong:
@@ -52,8 +52,7 @@ def joint_moments(model: Any, X: Tensor) -> tuple[Any, Tensor]:
 
     Raises:
         TypeError: If the model has no ``joint_posterior``.
-        ValueError: If the covariance would have more than 2²⁷ entries (1 GiB in float64), or ``joint_posterior``
-            refuses the points or the model's transforms.
+        ValueError: As ``joint_posterior``, and if the covariance would have more than 2²⁷ entries (1 GiB in float64).
     """
     if not hasattr(model, "joint_posterior"):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The posterior mean of the mean outer product of the gradient over a box, in closed form for the RBF kernel.
+"""The posterior mean of the average of ∇f ∇fᵀ over a box, in closed form for the RBF kernel.
 
 With k = o exp(−½ Σₖ pₖ (zₖ − z'ₖ)²), G = A⁻¹ − α αᵀ and the uniform distribution on the box,
 
@@ -25,10 +25,11 @@ from surrogates.models.transforms import is_affine_input
 
 
 def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
-    """E ∫ ∇f ∇fᵀ over a box in the user's units, ``batch (x m) x d x d``, or None where there is no closed form.
+    """The posterior mean of ∇f ∇fᵀ averaged over a box, in the user's units, ``batch (x m) x d x d``.
 
-    The closed form exists for a ``DerivedGP`` with a constant mean, an affine input transform and an RBF kernel, with
-    or without ARD, ``ScaleKernel`` and ``active_dims``. ``bounds`` are ``2 x d``.
+    It is None if there is no closed form. The closed form exists for a ``DerivedGP`` with a constant mean, an affine
+    input transform and an RBF kernel, with
+    or without ARD, ``ScaleKernel`` and ``active_dims``. The box is ``bounds``, ``2 x d``.
     """
     if not isinstance(model, DerivedGP) or not is_affine_input(getattr(model, "input_transform", None)):
         return None

@@ -1,4 +1,4 @@
-"""Quantities with their posterior uncertainty: from joint samples, or normal at every point of a grid."""
+"""Quantities with posterior uncertainty, given by samples or by a normal distribution at each point of a grid."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Estimate:
 
     Attributes:
         mean: The posterior mean, of the quantity's shape.
-        variance: The posterior variance, of that shape.
-        samples: Samples from the posterior, S in the first dimension.
+        variance: The posterior variance, of the same shape.
+        samples: Samples from the posterior, with S in the first dimension.
     """
 
     mean: Tensor
@@ -28,17 +28,17 @@ class Estimate:
 
     @classmethod
     def from_samples(cls, samples: Tensor) -> Estimate:
-        """Makes an estimate with the samples' own mean and variance."""
+        """Makes an estimate with the mean and variance of the samples."""
         return cls(samples.mean(0), samples.var(0), samples)
 
     def interval(self, level: float = 0.95) -> Tensor:
-        """The central posterior interval by the samples' quantiles, lower end and upper end in the first dimension.
+        """The central posterior interval from quantiles of the samples; the first dimension has lower and upper end.
 
         Args:
             level: The probability of the interval, in (0, 1).
 
         Raises:
-            TypeError: If the level is no number.
+            TypeError: If the level is not a number.
             ValueError: If the level is not in (0, 1).
         """
         return torch.quantile(self.samples, tails(level).to(self.samples), dim=0)
@@ -46,11 +46,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Band:
-    """The marginal posterior of a function at G points of a grid: normal, or a mixture of M normal parts.
+    """The marginal posterior of a function at G points of a grid: a mixture of M normal distributions.
 
     Attributes:
-        part_means: The mean of every part, ``batch x M x G``; M is 1 unless the model is fully Bayesian.
-        part_variances: The variance of every part, ``batch x M x G``.
+        part_means: The means of the normals, ``batch x M x G``; M = 1 unless the model is fully Bayesian.
+        part_variances: The variances of the normals, ``batch x M x G``.
     """
 
     part_means: Tensor
@@ -63,19 +63,19 @@ class Band:
 
     @property
     def variance(self) -> Tensor:
-        """The posterior variance, ``batch x G``: the mean of the parts' variances plus the variance of their means."""
+        """The posterior variance, ``batch x G``: the mean of the M variances plus the variance of the M means."""
         return self.part_variances.mean(-2) + self.part_means.var(-2, correction=0)
 
     def interval(self, level: float = 0.95) -> Tensor:
-        """The central posterior interval at every point of the grid, ``2 x batch x G``: lower end, upper end.
+        """The central posterior interval at every point of the grid, ``2 x batch x G``, with lower and upper end.
 
-        The intervals are pointwise: the probability refers to one point of the grid, not to the whole curve.
+        The intervals are pointwise: ``level`` is the probability at each point, not for the whole curve.
 
         Args:
             level: The probability of the interval, in (0, 1).
 
         Raises:
-            TypeError: If the level is no number.
+            TypeError: If the level is not a number.
             ValueError: If the level is not in (0, 1).
         """
         return mixture_quantiles(
@@ -83,12 +83,12 @@ class Band:
         ).squeeze(-1)
 
     def positive_probability(self) -> Tensor:
-        """The probability that the function is positive at every point of the grid, ``batch x G``."""
+        """The probability that the function is positive, for each point of the grid, ``batch x G``."""
         return positive_probability(self.part_means, self.part_variances).mean(-2)
 
 
 def tails(level: float) -> Tensor:
-    """The two probabilities that bound a central interval, ``2``."""
+    """The probabilities (1 − level)/2 and (1 + level)/2 of the ends of a central interval, ``2``."""
     number = check_number("level", level)
     if not 0.0 < number < 1.0:
         raise ValueError(f"level must be in (0, 1), such as 0.95, got {number:g}.")

@@ -1,4 +1,4 @@
-"""Derivative-based global sensitivity measures with their posterior uncertainty.
+"""Derivative-based global sensitivity measures with posterior uncertainty.
 
 References:
     I. M. Sobol' and S. Kucherenko, Derivative based global sensitivity measures and their link with global sensitivity
@@ -30,18 +30,18 @@ _MORE, _FEW = 16, 32
 
 
 class GradientSensitivity:
-    """Global sensitivity measures from the gradient of a model, with their posterior uncertainty.
+    """Global sensitivity measures from the posterior of a model's gradient.
 
-    Averages over the inputs are taken at N points: the given sample, or scrambled Sobol' points of the given box. The
-    posterior of f and ∇f at all N points is normal; it is sampled jointly once, in O((Nd)³), and every sample gives one
-    value of each average.
+    E denotes an average over the inputs. It is taken at N points: the sample X, or scrambled Sobol' points in the box.
+    The joint posterior of f and ∇f at the N points is sampled once, in O((Nd)³); each sample gives one value of every
+    average, so that all averages have a posterior.
 
-    Averages over a box also have an integration error, which decreases with N. To reduce it, the posterior mean of
-    E ∇f ∇fᵀ is computed in closed form where possible (RBF kernel, constant mean, affine input transform) and from
-    16 N points otherwise; the samples of each ∂ᵢf are then multiplied by a constant such that E (∂ᵢf)² has this mean.
+    Averages over a box also have an integration error, which decreases with N. To reduce it, the posterior mean of E ∇f
+    ∇fᵀ is computed in closed form (RBF kernel, constant mean, affine input transform) or otherwise from 16 N points.
+    The samples of each ∂ᵢf are then multiplied by a constant such that E (∂ᵢf)² has this mean.
 
     All shapes below are for one outcome. With m > 1 outcomes, m is the last dimension of the batch. For a fully
-    Bayesian model all results refer to the mixture over its hyper-parameters; for any other model the uncertainty
+    Bayesian model all results are for the mixture over hyper-parameter samples; for other models the uncertainty
     assumes the fitted hyper-parameters.
 
     Args:
@@ -49,14 +49,14 @@ class GradientSensitivity:
         bounds: The box, ``2 x d``, with uniform weight. Give either bounds or X.
         X: The sample of the inputs, ``N x d``, with equal weights.
         num_points: N for a box; use a power of 2.
-        num_samples: S, the number of joint samples. A fully Bayesian model with M parts is sampled ⌈S/M⌉ times each.
+        num_samples: S, the number of joint samples; a fully Bayesian model draws ⌈S/M⌉ per hyper-parameter sample.
         seed: The seed of the Sobol' points and of the samples.
 
     Raises:
-        TypeError: If the model has no ``joint_posterior``, the box or sample is no floating point tensor, or a number
-            is no integer.
-        ValueError: If the box or sample does not fit, there are too many points for a joint covariance, the outcome
-            transform is not linear, or sample paths have no gradient.
+        TypeError: If the model has no ``joint_posterior``, the box or sample is not a floating point tensor, or a
+            number is not an integer.
+        ValueError: If the box or sample does not fit the model, there are too many points for a joint covariance, the
+            outcome transform is not linear, or sample paths have no gradient.
 
     Example:
         >>> sensitivity = GradientSensitivity(model, bounds=bounds)
@@ -101,35 +101,34 @@ class GradientSensitivity:
         self._outer, self._measure_variance, self._values, self._gradients = outer, variance, values, gradients
 
     def derivative_measure(self) -> Estimate:
-        """ν_i = E (∂f/∂xᵢ)² over the inputs, ``batch x d``, in squared outcome units per squared unit of input.
+        """νᵢ = E (∂f/∂xᵢ)², ``batch x d``, in squared outcome units per squared unit of input.
 
-        With m and Σ the posterior mean and covariance of ∂ᵢf at the N points, the average of (∂ᵢf)² over them is a
-        quadratic form in normal variables: it has mean (‖m‖² + tr Σ)/N and variance (2 tr Σ² + 4 mᵀΣm)/N². De Lozzo
-        and Marrel (2016) estimate this measure by a Gaussian process.
+        With m and Σ the posterior mean and covariance of ∂ᵢf at the N points, νᵢ has the posterior mean (‖m‖² + tr Σ)/N
+        and variance (2 tr Σ² + 4 mᵀΣm)/N² (De Lozzo and Marrel 2016).
         """
         mean = torch.diagonal(self._outer, dim1=-2, dim2=-1)
         return Estimate(mean, self._measure_variance, self._gradients.square().mean(-2))
 
     def total_index_bound(self) -> Estimate:
-        """The upper bound ν_i (bᵢ − aᵢ)²/(π² V) on the total Sobol' index of every input, ``batch x d``.
+        """The upper bound νᵢ (bᵢ − aᵢ)²/(π² V) on the total Sobol' index of every input, ``batch x d``.
 
-        V is the variance of f over the box (Sobol' and Kucherenko 2009, Theorem 2). Each joint sample has its own ν and
-        V, so the uncertainty of both is included. A bound of more than 1 is of no use, as no total index exceeds 1.
+        V is the variance of f over the box with sides [aᵢ, bᵢ] (Sobol' and Kucherenko 2009, Theorem 2). The posterior
+        includes the uncertainty of ν and of V. Total indices do not exceed 1, so bounds above 1 are not informative.
 
         Raises:
-            ValueError: If averages are over a sample, because the bound assumes a uniform distribution on a box.
+            ValueError: If X was given, because the bound assumes a uniform distribution on a box.
         """
         if self._widths is None:
-            raise ValueError("The bound on total Sobol' indices holds over a box; give bounds instead of X.")
+            raise ValueError("The bound on total Sobol' indices assumes a box; give bounds instead of X.")
         variance = self._values.var(-1, correction=0).unsqueeze(-1)
         return Estimate.from_samples(self._gradients.square().mean(-2) * self._widths.square() / (pi**2 * variance))
 
     def gradient_norm(self, scale: Tensor | None = None) -> Estimate:
-        """E ‖s ∘ ∇f‖ over the inputs, ``batch``.
+        """The mean norm of the scaled gradient, E ‖s ∘ ∇f‖, ``batch``.
 
         Args:
             scale: The units s of the inputs, positive, ``d``. The default is the widths of the box or the standard
-                deviations of the sample, so that the result is in outcome units; ones give E ‖∇f‖ in the user's units.
+                deviations of the sample, so that the result is in outcome units. Pass ones for E ‖∇f‖.
 
         Raises:
             ValueError: If an entry of the scale is not positive and finite.
@@ -137,9 +136,9 @@ class GradientSensitivity:
         return Estimate.from_samples((self._gradients * self._units(scale)).norm(dim=-1).mean(-1))
 
     def active_subspace(self, scale: Tensor | None = None) -> ActiveSubspace:
-        """The posterior of C = E (s ∘ ∇f)(s ∘ ∇f)ᵀ over the inputs, and of its eigenvalues and eigenvectors.
+        """The posterior of C = E (s ∘ ∇f)(s ∘ ∇f)ᵀ, with the eigenvalues and eigenvectors of C.
 
-        Over a box and with an RBF kernel, the posterior mean of C is exact (Wycoff, Binois and Wild 2021).
+        For a box and an RBF kernel, the posterior mean of C is exact (Wycoff, Binois and Wild 2021).
 
         Args:
             scale: The units s of the inputs, as in ``gradient_norm``.

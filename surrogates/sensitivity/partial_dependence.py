@@ -27,7 +27,7 @@ class PartialDependence:
         input_index: i, the index of the input.
         grid: The values of the input, ``G``.
         value: The partial dependence, in outcome units.
-        slope: Its derivative, in outcome units per unit of the input.
+        slope: The derivative of the partial dependence, in outcome units per unit of the input.
     """
 
     input_index: int
@@ -48,28 +48,28 @@ def partial_dependence(
     num_points: int = 128,
     seed: int = 0,
 ) -> PartialDependence:
-    """Computes the average of f over the other inputs as a function of input i, and its slope, with their posterior.
+    """Computes the posterior of f as a function of input i, averaged over the other inputs, and of its slope.
 
     With x₁, …, x_N the sample and x_j(t) the point x_j whose input i is set to t (Friedman 2001),
 
         PD(t) = 1/N Σ_j f(x_j(t)),   PD'(t) = 1/N Σ_j ∂ᵢf(x_j(t)).
 
-    The posterior of both is exactly normal; their variances are the mean of all N² covariances between the points. A
-    sample of one point gives the slice through this point.
+    Both have normal posteriors, whose variances are the means of the N² covariances between the points x_j(t). For a
+    sample of one point, PD is the slice of f through this point.
 
     Args:
         model: A model with a ``joint_posterior`` of values and gradients, such as ``surrogates.DerivedGP``.
         input_index: i, in [0, d).
         bounds: The box, ``2 x d``, over which the other inputs are uniform. Give either bounds or X.
         X: The sample of the inputs, ``N x d``, such as the training data.
-        grid: The values of the input, ``G``, or the number G of equidistant values in the box or the sample's range.
+        grid: The values t, ``G``, or the number G of equidistant values over the range of input i in the box or sample.
         num_points: N for a box, the number of scrambled Sobol' points.
         seed: The seed of the Sobol' points.
 
     Raises:
-        TypeError: If the model has no ``joint_posterior``, a tensor is not floating point, or an index is no integer.
-        ValueError: If the box, sample, index or grid does not fit, there are too many points for a joint covariance,
-            the outcome transform is not linear, or sample paths have no gradient.
+        TypeError: If the model has no ``joint_posterior``, or another argument has the wrong type.
+        ValueError: If the box, sample, index or grid does not fit the model, there are too many points for a joint
+            covariance, the outcome transform is not linear, or sample paths have no gradient.
     """
     points = averaging_points(bounds, X, num_points, seed)
     i = check_integer("input_index", input_index, 0, points.shape[-1])

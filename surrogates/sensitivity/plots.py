@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.975
-"""The probability from which a sign counts as certain."""
+"""The probability from which a sign is drawn as certain."""
 
 
 def plot_sensitivity(
     axes: Axes, estimate: Estimate, names: Sequence[str] | None = None, *, level: float = 0.95
 ) -> Axes:
-    """Draws a horizontal bar for each input: its length is the posterior mean, a line shows the posterior interval.
+    """Draws the posterior mean of each input's quantity as a horizontal bar, with the posterior interval.
 
     Args:
         axes: The axes to draw on.
@@ -57,10 +57,10 @@ def plot_sensitivity(
 def plot_partial_dependence(
     axes: Axes, dependence: PartialDependence, *, of: str = "slope", level: float = 0.95, name: str | None = None
 ) -> Axes:
-    """Draws the posterior mean of a partial dependence, or of its slope, with its pointwise band.
+    """Draws the posterior mean and pointwise band of a partial dependence, or of its slope.
 
-    For a slope, a strip along the horizontal axis marks where it is positive (blue) or negative (red) with a
-    probability of at least 0.975, and a line marks 0.
+    For a slope, a line marks 0, and a strip along the horizontal axis marks where the slope is positive (blue) or
+    negative (red) with a probability of at least 0.975.
 
     Args:
         axes: The axes to draw on.
@@ -105,10 +105,10 @@ def plot_sign_map(
 ) -> Axes:
     """Draws the probability that ∂f/∂xᵢ is positive over a plane of two inputs.
 
-    Contour lines enclose the regions where the sign is sure: probability 0.975 (solid) and 0.025 (dashed).
+    Contour lines at the probabilities 0.975 (solid) and 0.025 (dashed) enclose the regions where the sign is certain.
 
     Args:
-        axes: The axes to draw on; its figure gets a colour bar.
+        axes: The axes to draw on; a colour bar is added to the figure.
         model: A model of one outcome with a ``gradient_posterior``.
         input_index: i, in [0, d).
         bounds: The box of all inputs, ``2 x d``.
@@ -118,7 +118,7 @@ def plot_sign_map(
         names: The names of all inputs. The default is x₁, …, x_d.
 
     Raises:
-        TypeError: If a tensor is not floating point, or an index no integer.
+        TypeError: If a tensor is not floating point, or an index is not an integer.
         ValueError: If the box, plane, point or names do not fit, or the model has a batch or several outcomes.
     """
     from matplotlib.colors import LinearSegmentedColormap
@@ -150,10 +150,10 @@ def plot_gradient_arrows(
     resolution: int = 11,
     names: Sequence[str] | None = None,
 ) -> Axes:
-    """Draws arrows along the posterior mean of ∇f in a plane of two inputs, fainter where it is uncertain.
+    """Draws arrows for the posterior mean of ∇f in a plane of two inputs, fainter where the gradient is uncertain.
 
-    Inputs are measured in widths of the box, so the arrows do not depend on units. All arrows share one scale of
-    length. The opacity of an arrow is ‖μ‖²/(‖μ‖² + tr Σ), with μ and Σ the posterior mean and covariance of the two
+    Inputs are in units of the widths of the box, so that the arrows do not depend on units. All arrows have the same
+    scale. The opacity of an arrow is ‖μ‖²/(‖μ‖² + tr Σ), with μ and Σ the posterior mean and covariance of the two
     partial derivatives.
 
     Args:
@@ -206,7 +206,7 @@ def _probability(posterior: Any) -> Tensor:
 def _planar(values: Tensor) -> Tensor:
     if values.dim() != 2:
         raise ValueError(
-            f"Plots are of one outcome without a batch; the gradients have the shape {tuple(values.shape)}."
+            f"Plots need a model of one outcome without a batch, got gradients of shape {tuple(values.shape)}."
         )
     return values
 

@@ -1,8 +1,8 @@
 """BFGS in a rectangle: minimizes an expensive function of two numbers.
 
-scipy's L-BFGS-B needs as many evaluations, but shares its solves with triangles of 2 x 2 to 10 x 10 among the threads
-of OpenBLAS (0.3.30, dtrtrs), whose number is global to the process (``surrogates.threads``). The trust region's pinned
-process has its own pattern search; used here it ends at a lower likelihood in one window fit of five, at the same cost.
+scipy's L-BFGS-B needs as many evaluations, but solves its small triangular systems on all threads of OpenBLAS (0.3.30,
+dtrtrs), whose number is global to the process (``surrogates.threads``). The pattern search of
+``surrogates.pinned.engine`` ends at a lower likelihood in one window fit of five, at the same cost.
 
 References:
     D. P. Bertsekas, Projected Newton methods for optimization problems with simple constraints, SIAM Journal on
@@ -23,13 +23,13 @@ Array = NDArray[np.float64]
 Function = Callable[[Array], tuple[float, tuple[float, float]]]
 
 GRADIENT, DECREASE = 1e-5, 2.2e-9
-"""The tolerances at which a search ends: of the projected gradient, and of a step's relative gain (as L-BFGS-B's)."""
+"""The tolerances of the projected gradient and of a step's relative decrease at which a search ends."""
 
 SUFFICIENT, CURVATURE = 1e-4, 0.9
 """The constants c₁ and c₂ of the Wolfe conditions."""
 
 LONGEST, LENGTHENED, TRIALS = 2.0, 4.0, 20
-"""The longest first trial of a step, the factor by which a trial is lengthened, and the largest number of trials."""
+"""The largest first trial of a step, the factor by which trials become longer, and the largest number of trials."""
 
 
 class Point(NamedTuple):
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, f: Function, x: Array) -> Point:
-        """Evaluates the function."""
+        """Evaluates the function f at x."""
         value, gradient = f(x)
         return cls(x, value, np.array(gradient))
 
@@ -63,20 +63,19 @@ class Rectangle(NamedTuple):
         return np.clip(x + t * p, self.lower, self.upper)
 
     def free(self, point: Point) -> NDArray[np.bool_]:
-        """Whether f decreases along each coordinate without leaving the rectangle."""
+        """A mask of the coordinates along which a descent step stays in the rectangle."""
         x, g = point.x, point.gradient
         return ~((x <= self.lower) & (g > 0) | (x >= self.upper) & (g < 0))
 
 
 def minimize_in_rectangle(f: Function, start: tuple[float, float], rectangle: Rectangle, steps: int) -> Point:
-    """A local minimum of f in the rectangle, whose value does not exceed the one at ``start``.
+    """Finds a local minimum of f in the rectangle, at which f is not larger than at ``start``.
 
-    A step follows the projection of x + t p. p is the Newton direction of the free coordinates, with a BFGS matrix as
-    Hessian; t meets the Wolfe conditions, the second one as far as the rectangle allows.
+    A step moves to the projection of x + t p. The direction p is the Newton direction in the free coordinates, with a
+    BFGS matrix as Hessian. The length t meets the Wolfe conditions; the second may fail at the rectangle's edge.
 
     Args:
-        f: Returns the value and the derivatives at a point of the rectangle. If the value is inf, the derivatives are
-            ignored.
+        f: A function that returns the value and the derivatives (ignored if the value is inf) at a point.
         start: The start, in the rectangle.
         rectangle: The bounds.
         steps: The largest number of steps.

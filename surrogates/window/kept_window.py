@@ -17,11 +17,11 @@ from surrogates.window.nearest_window import NearestWindow
 
 @dataclass(frozen=True)
 class KeptWindow:
-    """The part of a window that ``WindowSurrogate.keep`` saves.
+    """A window that ``WindowSurrogate.keep`` has saved.
 
     Attributes:
-        rows: The trajectory's row in each slot.
-        conditioning: Its conditioning, without valid inputs in the slots that a later move has filled anew.
+        rows: The row of the trajectory that is in each slot.
+        conditioning: The conditioning on the window. Later moves overwrite its inputs, but not its matrices.
     """
 
     rows: np.ndarray
@@ -30,12 +30,10 @@ class KeptWindow:
     def information(self, window: NearestWindow, x: Tensor, known: Pass) -> float:
         """G = trace JᵀA⁻¹J, by which the kept queries reduce the trace of the covariance of ∇f(x).
 
-        Distances of queries that are still in the present window come from the pass over it at x.
-
         Args:
-            window: The present window, with the hyper-parameters of the kept one.
+            window: The current window, with the same hyper-parameters as the kept window.
             x: The point, ``d``.
-            known: The pass over the present window at x.
+            known: The pass over the current window at x, from which distances of common queries are taken.
         """
         loops, point = compiled("window.kept_window_numba"), known.of_one_point()
         kernel = self.conditioning.stationary

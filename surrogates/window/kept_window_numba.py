@@ -1,4 +1,4 @@
-"""The compiled information of kept queries about a gradient, for ``surrogates.window.kept_window``."""
+"""A compiled loop for ``surrogates.window.kept_window``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from surrogates.window.nearest_search import evaluate_rows
 
 @numba.njit(cache=True, nogil=True)
 def explained(kept, held, history, x, c, q, inverse, weighted, profile, numbers):  # type: ignore[no-untyped-def]
-    """``trace_explained`` of the kept queries; only distances to those that left the window are computed anew.
+    """Computes ``trace_explained`` of the kept queries; only distances to queries that have left the window are new.
 
     Args:
-        kept: The history's row in each slot of the kept window.
-        held: The same for the present window.
+        kept: The row of the trajectory in each slot of the kept window.
+        held: The row of the trajectory in each slot of the current window.
         history: All queries, ``n x d``.
         x: The point, ``d``.
-        c: The row scales of the pass over the present window at x, ``1 x k``.
-        q: The squared distances of that pass in the metric v².
+        c: The row scales of the pass over the current window at x, ``1 x k``.
+        q: The squared distances of this pass in the metric v², ``1 x k``.
         inverse: A⁻¹ of the kept window, ``k x k``.
-        weighted: A⁻¹∘E of the kept window.
+        weighted: A⁻¹∘E of the kept window, ``k x k``.
         profile: The number of the kernel's profile.
-        numbers: Its exponent, o, 1/ℓ² and v.
+        numbers: The kernel's exponent, o, 1/ℓ² and v.
     """
     exponent, outputscale, p, v = numbers
     c, q, squared = c.copy(), q.copy(), np.empty(1)

@@ -1,4 +1,4 @@
-"""Options of the local Gaussian process, declared once for ZoRD and for FZooS's clients."""
+"""Options of the local Gaussian process of ZoRD and of FZooS's clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from surrogates.window.window_surrogate import LEAST_NUGGET, Hyperparameters, Ke
 KernelName = Literal["rbf", "matern52"]
 
 KERNELS: dict[str, KernelMaker] = {"rbf": rbf_kernel, "matern52": matern_kernel}
-"""Makers of the isotropic kernels by name: the squared exponential (FZooS), and Matern 5/2 (ZoRD, Appx. C.1)."""
+"""Functions that make the isotropic kernels, by name: squared exponential (FZooS), Matérn 5/2 (ZoRD, Appx. C.1)."""
 
 LEAST_DATA = 2
-"""The least number of values for a gradient."""
+"""The smallest accepted window; a gradient needs two values."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,16 @@ class LocalSurrogateOptions:
     """Options of the local Gaussian process of ZoRD and FZooS.
 
     Attributes:
-        window: the largest number of queries that the process is conditioned on, those nearest to the current point; at
-            least 2 (ZoRD: 150, Appx. C.1, and 300 for reinforcement learning, Appx. C.5; FZooS's eq. 8 uses all).
-        lengthscale: a fixed ℓ in search units, with outputscale 1 and noise ``nugget``; None: all three are fitted by
-            the caller of ``WindowSurrogate.fit``.
-        nugget: noise variance of a value over the outputscale, at least 1e-8; also the start of a fit.
-        noise: known noise variance of a value of f, in its squared units; None: ``nugget`` or a fit determines it.
-        kernel: name of the isotropic kernel, ``"matern52"`` or ``"rbf"``.
+        window: the number of queries, nearest to the current point, that the process is conditioned on; at least 2
+            (ZoRD: 150, Appx. C.1, and 300 for reinforcement learning, Appx. C.5; FZooS's eq. 8 uses all).
+        lengthscale: a fixed ℓ in search coordinates, with outputscale 1 and noise ``nugget``; None: all are fitted.
+        nugget: the noise variance of a value over the outputscale, at least 1e-8; also the start of a fit.
+        noise: the known noise variance of a value of f, in squared units of f; None: ``nugget`` or a fit determines it.
+        kernel: the name of the isotropic kernel, ``"matern52"`` or ``"rbf"``.
 
     Raises:
-        TypeError: for an option of the wrong type.
-        ValueError: for an option out of range.
+        TypeError: if an option has the wrong type.
+        ValueError: if an option is out of range.
     """
 
     window: int = 150
@@ -56,18 +55,18 @@ class LocalSurrogateOptions:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
 
     def surrogate(self, like: Tensor, lengthscale: float = 1.0) -> WindowSurrogate:
-        """Makes the process, without queries.
+        """Makes the local process, without queries.
 
         Args:
             like: a point, shape ``d``, with the dtype and device of the queries.
-            lengthscale: ℓ until the first fit, unless the option is given.
+            lengthscale: ℓ until the first fit, if the option ``lengthscale`` is None.
         """
         hyperparameters = Hyperparameters(self.lengthscale or lengthscale, 1.0, self.nugget)
         return WindowSurrogate(like, self.window, hyperparameters, noise=self.noise, kernel=KERNELS[self.kernel])
 
 
 def check_nugget(name: str, value: float) -> float:
-    """Returns a noise variance over an outputscale as a float; raises a ValueError if it is below ``LEAST_NUGGET``."""
+    """Converts a nugget to a float; raises a ``ValueError`` if it is below ``LEAST_NUGGET``."""
     if positive(name, value) < LEAST_NUGGET:
         raise ValueError(f"{name} must be at least {LEAST_NUGGET:g}, got {value}")
     return float(value)

@@ -1,7 +1,7 @@
-"""Hyper-parameters of an isotropic Gaussian process by marginal likelihood, from squared distances.
+"""Fits the hyper-parameters of an isotropic Gaussian process to squared distances, by marginal likelihood.
 
-One evaluation costs a Cholesky factorisation and an inverse, O(n³), for any d; GPyTorch's fit recomputes distances in
-``n x n x d`` operations at every step.
+One evaluation takes a Cholesky factorisation and an inverse, O(n³), for any d, whereas GPyTorch's fit recomputes
+distances, O(n²d), at every step.
 
 References:
     C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine Learning, 2006, eqs. 5.8 and 5.9.
@@ -22,7 +22,7 @@ from surrogates.threads import small_algebra
 from surrogates.window.box_descent import Array, Rectangle, minimize_in_rectangle
 
 GRID = 8
-"""The number of lengthscales that a fit compares before it descends from the best of them."""
+"""The number of lengthscales among which a fit chooses its start."""
 
 STEPS = 30
 """The largest number of BFGS steps of a fit."""
@@ -37,7 +37,7 @@ class IsotropicFit:
         outputscale: o.
         noise_ratio: ρ, the noise variance over o.
         mean: m, the generalised least squares estimate.
-        log_likelihood: log N(y), their maximum.
+        log_likelihood: The maximal log likelihood.
     """
 
     lengthscale: float
@@ -57,12 +57,11 @@ def fit_isotropic(
     start: tuple[float, float] | None = None,
     noise: float | None = None,
 ) -> IsotropicFit:
-    """Maximizes the likelihood over ℓ and ρ, with the best m and o for them.
+    """Maximizes the likelihood over ℓ and ρ, with the most likely m and o for each (ℓ, ρ).
 
-    With R = h(D/ℓ²) + ρI these are m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n. The search is BFGS in log ℓ and
-    log ρ (``surrogates.window.box_descent``) from the best of ``GRID`` lengthscales in equal ratios and of ``start``;
-    the result is a pure function of the arguments. With a known noise variance s², o = s²/ρ. A small R stays on one
-    thread (``surrogates.threads``).
+    With R = h(D/ℓ²) + ρI, m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n, or o = s²/ρ if the noise variance s² is
+    known. BFGS in log ℓ and log ρ (``surrogates.window.box_descent``) starts at the most likely of ``GRID``
+    lengthscales in equal ratios and of ``start``. The result depends on the arguments only.
 
     Args:
         D: The squared distances in the Euclidean metric, ``n x n``, float64.
@@ -74,14 +73,14 @@ def fit_isotropic(
         noise: s² in y's squared units, or None if it is fitted.
 
     Raises:
-        ValueError: If a range is not increasing and positive, or y is constant or not finite.
+        ValueError: If bounds are not positive and increasing, or y is constant or not finite.
     """
     for name, (low, high) in (("lengthscales", lengthscales), ("noise_ratios", noise_ratios)):
         if not 0 < low <= high < inf:
             raise ValueError(f"{name} must be an increasing pair of positive numbers, got {(low, high)}")
     spread = float(y.std(correction=0)) if bool(y.isfinite().all()) else inf
     if not 0 < spread < inf:
-        raise ValueError("values must be finite and not all equal")
+        raise ValueError("y must have finite values that are not all equal")
     lower, upper = ((log(lengthscales[i]), log(noise_ratios[i])) for i in range(2))
     rectangle = Rectangle(lower, upper)
 
@@ -104,9 +103,9 @@ def fit_isotropic(
 def negative_log_likelihood(
     D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float, noise: float | None = None
 ) -> tuple[float, tuple[float, float]]:
-    """−log N(y | m 1, o R) at the best m and o, and its derivatives in (log ℓ, log ρ).
+    """−log N(y | m 1, o R) at the most likely m and o, and the derivatives in (log ℓ, log ρ).
 
-    With a known noise variance, o = noise/ρ. If R is not positive definite, it is inf with derivatives of 0.
+    If ``noise`` is given, o = noise/ρ. If R is not positive definite, the value is inf and the derivatives are 0.
     """
     n, r2 = len(y), D / lengthscale**2
     try:
@@ -129,7 +128,7 @@ def _value(y: Tensor, outputscale: float, L: Tensor, a: Tensor) -> float:
 
 
 def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None = None) -> float:
-    """log N(y | m 1, o R) at the best m and o, R = K + ρI; −inf if R is not positive definite."""
+    """log N(y | m 1, o R) at the most likely m and o, with R = K + ρI; −inf if R is not positive definite."""
     try:
         outputscale, _, L, a = _concentrated(K, y, noise_ratio, noise)
     except NotPositiveDefiniteError:
@@ -149,6 +148,6 @@ def _concentrated(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None)
 
 
 def generalised_least_squares(y: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean 1ᵀA⁻¹y/1ᵀA⁻¹1, A = L Lᵀ, and the columns A⁻¹y and A⁻¹1, ``n x 2``."""
+    """The mean 1ᵀA⁻¹y/1ᵀA⁻¹1 with A = L Lᵀ, and the matrix (A⁻¹y, A⁻¹1), ``n x 2``."""
     solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), L)
     return solved[:, 0].sum() / solved[:, 1].sum(), solved

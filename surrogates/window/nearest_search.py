@@ -1,12 +1,12 @@
-"""The k rows of a growing matrix nearest to a moving point, exactly, without reading every row.
+"""Exact search for the k rows of a growing matrix nearest to a moving point, without reading every row.
 
-Distances are evaluated from differences, Σⱼ (xⱼ − Xᵢⱼ)² in float64, not from ‖x‖² + ‖X‖² − 2x·X: one pass over X reads
-the same memory and loses no digits, however far the data are from the origin.
+Distances are computed from differences, Σⱼ (xⱼ − Xᵢⱼ)² in float64, and not from ‖x‖² + ‖X‖² − 2x·X, which loses digits
+if the data are far from the origin.
 
-Most moves need no pass. By the triangle inequality, bounds on the distances to an earlier point, widened by the step
-from there, hold at the new point. Lower bounds are kept for the last few points, because a path that turns back may be
-closer to an older point than to the last one. Only rows that the bounds do not decide are evaluated. Bounds include
-rounding errors, so that the answer equals that of a full pass, whatever the earlier queries.
+Most moves do not need all distances. By the triangle inequality, bounds on the distances to an earlier point, widened
+by the step from this point, hold at the new point. Lower bounds are kept for the last few points, because a path that
+turns back may be closer to an older point than to the last one. Distances are computed only for rows that the bounds do
+not decide. The bounds include rounding errors, so that the result equals that of a full search.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def _search(X, x, k, slack, points, lowers, uppers, last, nearest, held, copies)
 
 
 def assign_slots(slots, wanted):  # type: ignore[no-untyped-def]
-    """The slots that change and their new rows, in order: slots of rows that left first, then new slots.
+    """The slots that change, ascending, and the new row of each.
 
     Args:
-        slots: The row in each slot.
-        wanted: The new rows, ascending.
+        slots: The current row of each slot.
+        wanted: The rows that the slots shall hold, ascending.
     """
     at = np.minimum(np.searchsorted(wanted, slots), len(wanted) - 1)
     stays = wanted[at] == slots
@@ -133,12 +133,12 @@ def assign_slots(slots, wanted):  # type: ignore[no-untyped-def]
 
 
 def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]
-    """Raises lower bounds to those that follow from the bounds at a point at distance ``far``."""
+    """Raises lower bounds to those that follow from the bounds ``there`` at a point at distance ``far``."""
     np.maximum(lower, there * (1 - 4 * _EPS) - far, out=lower)
 
 
 def evaluate_rows_by_torch(X, x, index, out):  # type: ignore[no-untyped-def]
-    """Σⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, of arrays."""
+    """Writes Σⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index`` to ``out``; all arguments are arrays."""
     _evaluate_in_chunks(*map(torch.from_numpy, (X, x, index, out)))
 
 
@@ -194,13 +194,12 @@ with contextlib.suppress(ImportError):
 def row_squared_distances(X: Tensor, x: Tensor, index: Tensor | None = None) -> Tensor:
     """The squared distances Σⱼ (Xᵢⱼ − xⱼ)² from x to the rows i in ``index``, float64, shape ``len(index)``.
 
-    Equal points have distance 0. Swapping a row and x does not change a bit of their distance, nor do the other rows in
-    ``index``.
+    A distance is bitwise independent of the other rows in ``index``, and unchanged if the row and x are swapped.
 
     Args:
         X: The rows, ``n x d``, contiguous.
         x: The point, ``d``.
-        index: The indices of the rows, int64, or None for all.
+        index: The indices of the rows, int64, or None for all rows.
     """
     index = torch.arange(len(X), device=X.device) if index is None else index
     out = torch.empty(len(index), dtype=torch.float64, device=X.device)
@@ -212,10 +211,9 @@ def row_squared_distances(X: Tensor, x: Tensor, index: Tensor | None = None) -> 
 
 
 class NearestSearch:
-    """A search for the k nearest rows of a matrix that grows only by rows at its end.
+    """A search for the k nearest rows of a matrix to which rows are only appended.
 
-    The state is a cache of about 12 (2n + d) floats, on which answers do not depend. If X is not on the CPU every
-    search is a full pass, which is cheaper there than bounds on the CPU.
+    The object caches about 12 (2n + d) floats, or none if X is not on the CPU. Results do not depend on the cache.
     """
 
     def __init__(self) -> None:
@@ -227,7 +225,7 @@ class NearestSearch:
         self.rows_evaluated = 0
 
     def nearest(self, X: Tensor, x: Tensor, k: int) -> Tensor:
-        """The indices of the k rows nearest to x, int64, nearest first, ties by lower index."""
+        """The indices of the k rows nearest to x, int64, nearest first; equal distances are ordered by index."""
         found, _ = self.nearest_beside(X, x, k, np.empty(0, dtype=np.int64), X[:0])
         index = torch.from_numpy(found).to(X.device)
         return index[row_squared_distances(X, x, index).argsort(stable=True)]
@@ -235,17 +233,16 @@ class NearestSearch:
     def nearest_beside(
         self, X: Tensor, x: Tensor, k: int, held: np.ndarray, copies: Tensor
     ) -> tuple[np.ndarray, Tensor]:
-        """The indices of the k rows nearest to x, int64, ascending, and the squared distances from x to the rows held.
+        """The indices of the k rows nearest to x, int64, ascending, and squared distances from x to the rows ``held``.
 
-        Ties go to the lower index. The distances equal those that ``row_squared_distances`` returns; the caller's
-        contiguous copies of the rows are faster to read than X.
+        Ties go to the lower index. The squared distances equal those from ``row_squared_distances``.
 
         Args:
-            X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
+            X: The rows, ``n x d``, contiguous. The rows of the last call must be unchanged.
             x: The point, ``d``.
-            k: The number of rows wanted, 1 <= k <= n.
-            held: The indices of the rows that the caller has copied.
-            copies: Contiguous copies of these rows.
+            k: The number of nearest rows, 1 <= k <= n.
+            held: The indices of rows that the caller has copied.
+            copies: Contiguous copies of the rows ``held``, which are faster to read than X.
 
         Raises:
             ValueError: If x is not finite.
@@ -265,7 +262,7 @@ class NearestSearch:
         """The k nearest rows from all distances."""
         squared = row_squared_distances(X, x).cpu().numpy()
         if not (finite := bool(np.isfinite(squared).all())) and not bool(torch.isfinite(x).all()):
-            raise ValueError("the point must be finite, got NaN or infinity.")
+            raise ValueError("x must be finite, got NaN or infinity.")
         self.rows_evaluated += len(X)
         n, d = X.shape
         self._nearest = _smallest(squared, np.arange(n), k)

@@ -1,4 +1,4 @@
-"""A window of a trajectory's nearest queries that moves with the current point.
+"""The window of a trajectory: the queries nearest to the current point, with their factor.
 
 References:
     Y. Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023 (ZoRD).
@@ -28,26 +28,26 @@ _REBUILD_AFTER = 64
 class NearestWindow:
     """The min(size, n) queries nearest to a point, with their distances and factor (ZoRD, Appx. C.1: 150).
 
-    A move writes new rows into the slots of those that leave, and recomputes only what depends on the new rows: m k d
-    operations for the distances of m rows among k, and O(k²) for the factor of
+    Each of k queries has a slot. A move replaces the m queries that leave by new queries, in O(mkd) for the distances,
+    and updates the Cholesky factor of
 
         A = h(D/ℓ²) + s² I,   Dᵢⱼ = ‖Xᵢ − Xⱼ‖²
 
-    if an update is faster than a new factor. An updated factor is compared with A on a fixed vector, and recomputed if
-    they differ by more than rounding, and after every 64 rows. The order of the slots depends on the moves; ``indices``
-    has the row of each. While the trajectory has fewer queries than ``size``, new ones take new slots.
+    in O(k²) per query, unless a new factor is faster. A new factor is also computed after 64 updates, and if A z and L
+    Lᵀ z differ by more than rounding for a fixed vector z. The order of the slots depends on the moves; ``indices`` has
+    the row of each slot. While the trajectory has fewer queries than ``size``, new queries get new slots.
 
     Args:
-        trajectory: The history, which is not changed. After its ``load_state_dict``, or any change other than
-            appending, ``reset`` must be called.
+        trajectory: The trajectory, which is not changed. Call ``reset`` after the trajectory has changed other than by
+            appending, as by ``load_state_dict``.
         size: The largest number of slots.
         profile: h of the kernel.
         precision: 1/ℓ² > 0.
         noise: s² >= 0, the noise variance of a value.
 
     Raises:
-        TypeError: If size is not an integer, a hyper-parameter not a number, or the profile not a ``RadialProfile``.
-        ValueError: If size or a hyper-parameter is not finite and in its range.
+        TypeError: If size is not an integer, a hyper-parameter is not a number, or the profile not a ``RadialProfile``.
+        ValueError: If size, precision or noise is not finite or out of range.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class NearestWindow:
         self.reset()
 
     def reset(self) -> None:
-        """Empties every slot."""
+        """Removes all queries from the window."""
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
         self._slots = np.empty(0, dtype=np.int64)
         self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
@@ -88,22 +88,22 @@ class NearestWindow:
 
     @property
     def indices(self) -> Tensor:
-        """The trajectory's row in each slot, ``k``, int64."""
+        """The row of the trajectory that is in each slot, ``k``, int64."""
         return torch.tensor(self._slots, device=self.trajectory.device)
 
     @property
     def rows(self) -> np.ndarray:
-        """``indices`` as an array, which is never modified: a move makes a new one."""
+        """``indices`` as a NumPy array, which later moves do not modify."""
         return self._slots
 
     @property
     def X(self) -> Tensor:
-        """The queries, ``k x d``, contiguous: a view that the next move changes."""
+        """The points of the queries, ``k x d``, contiguous: a view that the next move changes."""
         return self._X if len(self) == self.size else self._X[: len(self)]
 
     @property
     def y(self) -> Tensor:
-        """The queries' values, ``k``."""
+        """The values of the queries, ``k``."""
         return self.trajectory.y[self.indices]
 
     @property
@@ -112,7 +112,7 @@ class NearestWindow:
         return self._precision * self._D[: len(self), : len(self)]
 
     def gradient_squared_distances(self) -> Tensor:
-        """E = D/ℓ⁴, ``k x k``, which traces of gradient covariances need."""
+        """E = D/ℓ⁴, ``k x k``, used for traces of gradient covariances."""
         return self._precision * self.squared_distances
 
     @property
@@ -124,16 +124,16 @@ class NearestWindow:
     def L(self) -> Tensor:
         """The lower Cholesky factor of A, ``k x k``; a ValueError before the first move."""
         if self._L is None:
-            raise ValueError("the window is empty: move it to a point first.")
+            raise ValueError("the window is empty; call move_to first.")
         return self._L
 
     def move_to(self, x: Tensor) -> Tensor:
         """Moves the window to the queries nearest to x, ``d``, and returns the changed slots, ascending, int64.
 
         Raises:
-            TypeError, ValueError: As ``Trajectory.nearest``.
+            TypeError, ValueError: As in ``Trajectory.nearest``.
             NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries without
-                noise). The window does not move then.
+                noise). The window is unchanged then.
         """
         nearest, squared = self.trajectory.nearest_beside(self._slots, self.X, x, self.size)
         changed, rows = assign_slots(self._slots, nearest)
@@ -162,18 +162,18 @@ class NearestWindow:
         """The squared distances of the queries to the point of the last move, ``k``, float64.
 
         Raises:
-            ValueError: Before the first move, and after a failed move or another change of the queries.
+            ValueError: Before the first move, and after a failed move, ``reset``, ``roll_back`` or ``load_state_dict``.
         """
         if self._distances is None:
-            raise ValueError("the window has not been moved to a point.")
+            raise ValueError("the window has not been moved to a point; call move_to first.")
         return self._distances
 
     def set_kernel(self, *, precision: float, noise: float) -> None:
-        """Sets other hyper-parameters, as after a fit; the queries stay until the next move.
+        """Changes the hyper-parameters and computes a new factor; the queries stay until the next move.
 
         Raises:
-            TypeError, ValueError: As the constructor.
-            NotPositiveDefiniteError: If A is not positive definite with them. Nothing changes then.
+            TypeError, ValueError: As in the constructor.
+            NotPositiveDefiniteError: If A is not positive definite. Nothing changes then.
         """
         saved = {name: getattr(self, name) for name in ("_precision", "_noise", "_A", "_L", "_replaced")}
         self._precision, self._noise = positive("precision", precision), nonnegative("noise", noise)
@@ -187,7 +187,7 @@ class NearestWindow:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """The slots and the factor; the rest follows from the trajectory and the hyper-parameters."""
+        """The slots and the factor; the trajectory and the hyper-parameters are not included."""
         return {
             "version": 1,
             "size": self.size,
@@ -197,7 +197,7 @@ class NearestWindow:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a state bitwise, with the same trajectory and hyper-parameters.
+        """Restores a state bitwise; the trajectory and the hyper-parameters must be the same as when it was saved.
 
         Raises:
             ValueError: If the state has another version or size, or does not fit the trajectory.
@@ -205,7 +205,7 @@ class NearestWindow:
         expected = {"version", "size", "indices", "L", "replaced"}
         if set(state) != expected or state["version"] != 1 or state["size"] != self.size:
             raise ValueError(
-                f"a NearestWindow's state has {sorted(expected)}, here of version 1 and size {self.size}; "
+                f"the state must have {sorted(expected)}, version 1 and size {self.size}; "
                 f"got {sorted(state)}, version {state.get('version')} and size {state.get('size')}."
             )
         slots, L = state["indices"].cpu().numpy(), state["L"]
@@ -220,11 +220,11 @@ class NearestWindow:
         self._replaced = state["replaced"]
 
     def mark(self) -> tuple[Any, ...]:
-        """The present state, to which ``roll_back`` returns; nothing is copied."""
+        """The current state for ``roll_back``; nothing is copied."""
         return self._precision, self._noise, self._slots, self._L, self._replaced
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Restores the state of the mark bitwise; the trajectory must still have the queries of that time."""
+        """Restores the state of the mark bitwise; the trajectory must still have the queries of the marked state."""
         self.reset()
         self._precision, self._noise, slots, L, replaced = mark
         self._write(np.arange(len(slots)), slots)

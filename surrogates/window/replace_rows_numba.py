@@ -1,4 +1,4 @@
-"""Compiled replacement of queries in slots of a window: distances, covariances and the factor, row by row."""
+"""A compiled loop that replaces queries of a window, with their distances and covariances, and updates the factor."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _DRIFT = 8.0
 
 @numba.njit(cache=True, nogil=True)
 def replace_rows(history, slots, rows, X, D, A, U, z, profile, precision, noise):  # type: ignore[no-untyped-def]
-    """Writes rows of the history into slots of X, and updates D, A and the factor.
+    """Writes rows of ``history`` into slots of X, and updates D, A and the factor.
 
     Args:
         history: All queries, ``n x d``.
-        slots: The slots.
-        rows: The history's row for each.
+        slots: The slots that change.
+        rows: The row of ``history`` for each of these slots.
         X: The window's queries, ``k x d``.
-        D: Their squared distances, at least ``k x k``.
-        A: Their covariance h(D/ℓ²) with the noise, at least ``k x k``.
+        D: The squared distances of the queries, at least ``k x k``.
+        A: The covariance h(D/ℓ²) plus the noise, at least ``k x k``.
         U: The factor, A = UᵀU, ``k x k``.
-        z: A fixed vector, ``k``, on which UᵀU is compared with A.
-        profile: The number of the profile h, and its exponent.
+        z: A fixed vector, ``k``; UᵀU z is compared with A z.
+        profile: The number and the exponent of the profile h.
         precision: 1/ℓ².
         noise: The variance on the diagonal of A.
 

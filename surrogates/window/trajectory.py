@@ -1,4 +1,4 @@
-"""The growing history of queries of one optimizer or client.
+"""The history of queries of one optimizer or client.
 
 References:
     Y. Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023 (ZoRD).
@@ -20,12 +20,11 @@ from surrogates.window.nearest_search import NearestSearch
 
 
 class Trajectory:
-    """Queries x₁, x₂, … with values y, appended at constant amortised cost.
+    """The list of all queries of a run, to which queries are appended at constant amortised cost.
 
-    Failed queries (y NaN or infinite) are kept apart, where no model sees them, and are counted. ``X`` and ``y`` are
-    views into storage that doubles when full; earlier views keep their values. Values are float64 for every dtype of X,
-    because gradients come from differences of values. ZoRD conditions on the 150 queries that are ``nearest`` to the
-    current point (Appx. C.1).
+    Failed queries (y NaN or infinite) are stored separately, and models do not use them. ``X`` and ``y`` are views into
+    storage that doubles when it is full; earlier views keep their values. Values are float64 for every dtype of X,
+    because gradients are computed from differences of values.
 
     Args:
         d: The dimension of the inputs.
@@ -34,7 +33,7 @@ class Trajectory:
         capacity: The number of rows for which storage is allocated at first.
 
     Raises:
-        TypeError: If d or capacity is not an integer, or dtype is not one of the two.
+        TypeError: If d or capacity is not an integer, or dtype is not torch.float64 or torch.float32.
         ValueError: If d or capacity is not positive.
     """
 
@@ -83,7 +82,7 @@ class Trajectory:
 
     @property
     def failed_X(self) -> Tensor:
-        """The inputs where queries failed, in the order of appending."""
+        """The inputs of failed queries, in the order of appending."""
         return self._failed_X.rows
 
     @property
@@ -93,7 +92,7 @@ class Trajectory:
 
     @property
     def best(self) -> int:
-        """The row of the lowest value, the first of equal ones.
+        """The row of the lowest value, or the first such row.
 
         Raises:
             ValueError: If no query has succeeded.
@@ -109,10 +108,10 @@ class Trajectory:
             y: The values, ``m``, or a number for one query. NaN and infinities are failures.
 
         Returns:
-            How many of the m failed.
+            The number of failed queries among the m.
 
         Raises:
-            TypeError: If X is not a tensor of this trajectory's dtype and device, or y is not real on that device.
+            TypeError: If X has another dtype or device than the trajectory, or y is not real or on another device.
             ValueError: If shapes differ, or X is not finite.
         """
         X = self._check_points(X)
@@ -127,28 +126,28 @@ class Trajectory:
         return count
 
     def nearest(self, x: Tensor, k: int) -> Tensor:
-        """The rows of the k queries nearest to x in the Euclidean metric, nearest first, ties by lower row.
+        """The rows of the k queries nearest to x in the Euclidean metric, nearest first; ties are ordered by row.
 
-        The answer is exact, from float64 differences, and independent of earlier calls. The first call reads the whole
-        history; one near an earlier point evaluates little more than the k rows (``surrogates.window.nearest_search``).
+        The result is exact, from float64 differences, and independent of earlier calls. A call near a point of an
+        earlier call computes only few distances more than k (``surrogates.window.nearest_search``).
 
         Args:
             x: The point, ``d``.
-            k: The number of queries wanted; all n if k > n.
+            k: The number of queries; if k > n, all n are returned.
 
         Returns:
             The row indices, min(k, n), int64.
 
         Raises:
-            TypeError: If x is not a tensor of this trajectory's dtype and device, or k is not an integer.
+            TypeError: If x is not a tensor of the trajectory's dtype and device, or k is not an integer.
             ValueError: If the trajectory is empty, k < 1, shapes differ, or x is not finite.
         """
         return self._search.nearest(self.X, *self._checked(x, k))
 
     def nearest_beside(self, held: np.ndarray, copies: Tensor, x: Tensor, k: int) -> tuple[np.ndarray, Tensor]:
-        """The indices that ``nearest`` returns, ascending, and the squared distances from x to the rows ``held``.
+        """The rows that ``nearest`` returns, in ascending order, and the squared distances from x to the rows ``held``.
 
-        ``copies`` is the caller's contiguous copy of these rows, which is faster to read. Errors are ``nearest``'s.
+        ``copies`` is a contiguous copy of the rows ``held``, faster to read than X. Errors are as in ``nearest``.
         """
         return self._search.nearest_beside(self.X, *self._checked(x, k), held, copies)
 
@@ -161,7 +160,7 @@ class Trajectory:
         return x.detach().contiguous(), min(positive_integer("k", k), len(self))
 
     def state_dict(self) -> dict[str, Any]:
-        """The full contents, as tensors that no later append changes; loading them is bitwise exact."""
+        """All queries, as copies, for ``load_state_dict``."""
         return {
             "version": 1,
             "d": self.d,
@@ -171,17 +170,17 @@ class Trajectory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces the contents by a state, on this trajectory's device; nothing changes if an error is raised.
+        """Restores a state bitwise, on this trajectory's device; nothing changes if an error is raised.
 
         Raises:
             ValueError: If the state has another version or dimension, or is inconsistent.
-            TypeError: If its dtype is not this trajectory's.
+            TypeError: If the state has another dtype than the trajectory.
         """
         expected = {"version", "d", "X", "y", "failed_X"}
         state = {name: part for name, part in state.items() if name != "noise" or part is not None}  # in older states
         if set(state) != expected or state["version"] != 1 or state["d"] != self.d:
             raise ValueError(
-                f"a Trajectory's state has {sorted(expected)}, here of version 1 and dimension {self.d}; got "
+                f"the state must have {sorted(expected)}, version 1 and dimension {self.d}; got "
                 f"{sorted(state)}, version {state.get('version')} and dimension {state.get('d')}."
             )
         X, y, failed_X = (state[name].to(self.device) for name in ("X", "y", "failed_X"))
@@ -193,11 +192,11 @@ class Trajectory:
         self.__dict__.update(other.__dict__)
 
     def mark(self) -> tuple[int, int]:
-        """The present extent of the trajectory, to which ``roll_back`` returns."""
+        """The current numbers of queries, for ``roll_back``."""
         return len(self._X), len(self._failed_X)
 
     def roll_back(self, mark: tuple[int, int]) -> None:
-        """Removes everything appended since the mark."""
+        """Removes all queries appended since the mark."""
         succeeded, failed = mark
         self._failed_X.truncate(failed)
         for rows in (self._X, self._y):
@@ -206,7 +205,7 @@ class Trajectory:
 
     def _require_data(self) -> None:
         if not len(self):
-            raise ValueError(f"the trajectory holds no successful query ({self.failures} failed).")
+            raise ValueError(f"the trajectory has no successful query ({self.failures} failed); append one first.")
 
     def _check_kind(self, X: Tensor) -> None:
         if not isinstance(X, Tensor):

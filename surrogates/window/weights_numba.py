@@ -1,4 +1,4 @@
-"""Compiled weights α = A⁻¹(y − m) of a window's values, for ``WindowSurrogate.conditioning``."""
+"""A compiled loop for the weights α = A⁻¹(y − m) in ``WindowSurrogate.conditioning``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from surrogates.reordered_numba import reordered
 
 @numba.njit(cache=True, nogil=True)
 def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
-    """A⁻¹(s − 1 m) for the values s standardised by ``scale`` and their best m = 1ᵀA⁻¹s/1ᵀA⁻¹1.
+    """Computes A⁻¹(s − 1 m) for the k standardised values s in a window, with m = 1ᵀA⁻¹s/1ᵀA⁻¹1.
 
     Args:
         U: The upper factor, A = UᵀU, ``k x k``, contiguous.
         y: All values, ``n``.
-        slots: The rows of the window, ``k``.
-        scale: The divisor of the values minus their mean.
+        slots: The rows of y that are in the window, ``k``.
+        scale: The number by which the window's values minus their mean are divided.
     """
     values = y[slots]
     unit = np.abs(values).max()

@@ -37,46 +37,42 @@ logger = logging.getLogger(__name__)
 KernelMaker = Callable[..., ScaleKernel]
 
 LEAST_TO_FIT = 4
-"""The least number of queries in a window to which hyper-parameters are fitted."""
+"""The smallest number of queries to which hyper-parameters are fitted."""
 
 LEAST_NUGGET = 1e-8
-"""The least noise variance over o that a user may give; rounding in n x n float64 algebra hides smaller ones."""
+"""The smallest nugget (noise variance over o) that a user may give; smaller ones are lost to rounding."""
 
 LEAST_NOISE = 2 * LEAST_NUGGET
-"""The least noise variance that a fit may find, in units of the window's variance.
+"""The smallest noise variance that a fit may find, in units of the variance of the window's values.
 
-The unit is not o, which grows to 10⁵ and more where the window is much narrower than ℓ: the same number of o could be a
-tenth of the window's variance, and descent would stop at such noise.
+It is not in units of o, because o may be 10⁵ times this variance if the window is much narrower than ℓ.
 """
 
 LEAST_NOISE_RATIO, MOST_NOISE_RATIO = 1e-10, 1e6
-"""The bounds of the ratio of noise variance to o; below them, n x n float64 algebra cannot distinguish it from 0."""
+"""The bounds of the noise variance over o; smaller ratios are lost to rounding."""
 
 MOST_CONTRACTION = 1e-9
-"""The smallest factor by which a narrow window multiplies the lower bound of the lengthscale."""
+"""The smallest factor by which the lower bound of the lengthscale is multiplied for a narrow window."""
 
 
 LEAST_FACTORED = 4 * torch.finfo(torch.float64).eps
-"""The least noise variance over o, divided by the window's size; with less, rounding loses pivots of the factor.
-
-The size is the largest possible one, because the window may fill before its noise is fitted again.
-"""
+"""The smallest noise variance over o, divided by ``size``; with less, pivots of the factor are lost to rounding."""
 
 SHORTER = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Shorter lengthscales, in units of the kernel's, that ``fit_noise`` tries as explanations instead of noise."""
+"""Shorter lengthscales, in units of ℓ, that ``fit_noise`` compares with noise as explanations of the values."""
 
 DECADES, EVIDENCE = 16, 3.0
-"""The most noise variances that ``fit_noise`` compares, and the gain in log likelihood that shows noise."""
+"""The largest number of noise variances in ``fit_noise``, and the gain in log likelihood that shows noise."""
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Hyper-parameters of the kernel o·h(r²/ℓ²) of standardised values.
+    """Hyper-parameters of the kernel o·h(r²/ℓ²), for standardised values.
 
     Attributes:
-        lengthscale: ℓ, search units.
+        lengthscale: ℓ, in search coordinates.
         outputscale: o.
-        noise_ratio: noise variance over o.
+        noise_ratio: the noise variance over o.
     """
 
     lengthscale: float
@@ -85,22 +81,21 @@ class Hyperparameters:
 
 
 class WindowSurrogate:
-    """A derived GP (isotropic) conditioned on the queries nearest to a moving point.
+    """A derived GP with an isotropic kernel, conditioned on the queries nearest to a moving point.
 
-    Values are standardised as (y − m)/s. s is the standard deviation of the window where an iteration begins; m is the
-    window's mean plus the generalised least squares mean of the rest, 1ᵀA⁻¹y/1ᵀA⁻¹1, recomputed at every move.
-    ``gradient_posterior`` is in standardised units, so that thresholds of uncertainties do not depend on f's scale; the
-    mean times ``scale`` is the gradient in f's units.
+    Values are standardised as (y − m)/s. The scale s is the standard deviation of the window's values at the start of
+    an iteration. The mean m is recomputed at every move by generalised least squares. ``gradient_posterior`` is in
+    standardised units, so that thresholds do not depend on the scale of f; its mean times ``scale`` is in units of f.
 
-    A move updates the distances and the factor (``NearestWindow``); α then costs one solve, and traces of gradient
-    covariances one inverse at their first use.
+    A move updates the distances and the factor (``NearestWindow``). The weights α then take one solve, and the first
+    trace of a gradient covariance one inverse.
 
     Args:
         like: a point, shape ``d``, with the dtype and device of the queries.
         size: the largest number of queries in the window (ZoRD, Appx. C.1: 150).
-        hyperparameters: hyper-parameters until the first fit.
-        noise: noise variance of a value in f's squared units, or None for that of ``hyperparameters``.
-        kernel: makes the kernel from a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
+        hyperparameters: the hyper-parameters until the first fit.
+        noise: the noise variance of a value in squared units of f, or None for that of ``hyperparameters``.
+        kernel: ``matern_kernel`` (5/2), ``rbf_kernel``, or another function of lengthscale and outputscale.
     """
 
     def __init__(
@@ -137,11 +132,11 @@ class WindowSurrogate:
         )
 
     def append(self, points: Tensor, values: Tensor) -> None:
-        """Appends queries, ``m x d`` and ``m``; NaN and infinite values are kept apart."""
+        """Appends queries with points ``m x d`` and values ``m``; NaN and infinite values are failed queries."""
         self.trajectory.append(points, values)
 
     def begin(self, x: Tensor) -> None:
-        """Starts an iteration at x: moves the window there and sets the scale to the spread of its values."""
+        """Starts an iteration at x: moves the window to x, and sets the scale to the values' standard deviation."""
         self._move_to(x)
         self._conditioning = None
         self.scale = spread(self.window.y)
@@ -151,17 +146,17 @@ class WindowSurrogate:
             self._change(noise_ratio=min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO))
 
     def gradient_posterior(self, x: Tensor, *, reselect: bool = True) -> GradientPosterior:
-        """The posterior of ∇f at x, shape ``d``, in standardised units; event shape ``1 x d``.
+        """The posterior of ∇f at x in standardised units, with event shape ``1 x d``.
 
         Args:
-            x: the point, in search coordinates.
-            reselect: move the window to the queries nearest to x first.
+            x: the point in search coordinates, shape ``d``.
+            reselect: whether to move the window to the queries nearest to x first.
         """
         known = self.pass_at(x, reselect=reselect)
         return self.posterior(self.conditioning, x, known)
 
     def pass_at(self, x: Tensor, *, reselect: bool = True) -> Pass:
-        """The pass over the window at x, for ``posterior`` and ``KeptWindow``; arguments as above."""
+        """The pass over the window at x, for ``posterior`` and ``KeptWindow``; arguments of ``gradient_posterior``."""
         distances = None
         if reselect:
             self._move_to(x)
@@ -170,28 +165,28 @@ class WindowSurrogate:
         return self.conditioning.pass_over_data(x[None], distances)
 
     def mean_gradient(self, known: Pass) -> Tensor:
-        """The mean of ∇f at the point of a pass, shape ``d``, in f's units."""
+        """The posterior mean of ∇f at the point of a pass, shape ``d``, in units of f."""
         return known.mean[0] * (math.sqrt(self.hyperparameters.outputscale) * self.scale)
 
     def posterior(
         self, conditioning: StationaryConditioning, x: Tensor, known: Pass | None = None
     ) -> GradientPosterior:
-        """The posterior of ∇f at x, in standardised units, under the conditioning on the present or a kept window.
+        """The posterior of ∇f at x in standardised units, given the current or a kept window.
 
-        ``known`` is the pass over the data at x, if it has been made.
+        ``conditioning`` is the conditioning on the window, and ``known``, if available, the pass over the window at x.
         """
         o = self.hyperparameters.outputscale
         scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
         return GradientPosterior(conditioning, x[None], scale, known)
 
     def conditioning_at(self, x: Tensor) -> StationaryConditioning:
-        """The conditioning on the queries nearest to x; valid until the next move."""
+        """Moves the window to x and returns the conditioning on it, valid until the next move."""
         self._move_to(x)
         return self.conditioning
 
     @property
     def conditioning(self) -> StationaryConditioning:
-        """The conditioning on the present window, in units of √o; valid until the next move."""
+        """The conditioning on the current window, with values in units of √o; valid until the next move."""
         if self._conditioning is None:
             window, scale = self.window, self.scale * math.sqrt(self.hyperparameters.outputscale)
             loops = compiled("window.weights_numba")
@@ -205,24 +200,24 @@ class WindowSurrogate:
         return self._conditioning
 
     def keep(self) -> KeptWindow:
-        """Saves the present window for use after a move."""
+        """Saves the current window for use after a move."""
         conditioning = self.conditioning
         _ = conditioning.inverse_times_distances  # computed before the window moves
         return KeptWindow(self.window.rows, conditioning)
 
     def fit_is_due(self, every: int) -> bool:
-        """Whether there was no fit yet, or at least ``every`` queries (including failed ones) followed the last fit."""
+        """Whether there was no fit yet, or at least ``every`` queries, including failed ones, since the last fit."""
         return self.fitted == 0 or len(self) + self.trajectory.failures - self.fitted >= every
 
     def fit(self, x: Tensor, lengthscales: tuple[float, float], reach: float | None = None) -> None:
-        """Fits the hyper-parameters to the queries nearest to x by marginal likelihood, starting at the present ones.
+        """Fits the hyper-parameters to the queries nearest to x by marginal likelihood, starting at the current ones.
 
-        They do not change if the values are constant, or fewer than ``LEAST_TO_FIT``.
+        The hyper-parameters do not change if the values are constant, or fewer than ``LEAST_TO_FIT``.
 
         Args:
-            x: the point, in search coordinates.
+            x: the point in search coordinates.
             lengthscales: the bounds of ℓ.
-            reach: if all queries of the window are nearer to x than this, the lower bound of ℓ is reduced in
+            reach: if all queries of the window are closer to x than this distance, the lower bound of ℓ is reduced in
                 proportion, because rounding hides a quadratic function within a thousandth of ℓ.
         """
         self.begin(x)
@@ -249,19 +244,18 @@ class WindowSurrogate:
         logger.debug("fitted to %d queries: %s", len(window), self.hyperparameters)
 
     def widen(self, size: int) -> None:
-        """Enlarges the window from the next move on."""
+        """Sets a larger size of the window, from the next move on."""
         self.size, self._at = size, None
         self.window = self._empty_window(size)
         self._conditioning = None
 
     def fit_noise(self, nugget: float) -> bool:
-        """Fits the noise to the window with a fixed kernel; returns whether its values show noise.
+        """Fits the noise variance to the window with a fixed kernel; returns whether the values have noise.
 
-        The least noise variance over o is ``nugget`` times the window's median of r², and at most ``nugget``: in a
-        narrow window a larger one would mistake the curvature of f for noise. If a larger variance makes the values e³
-        times as likely, also in comparison with shorter lengthscales, the values are noisy and get the most likely
-        variance. Otherwise the apparent noise is attributed to more curvature than ℓ implies, and the least variance is
-        used. The option ``noise`` must be None.
+        The smallest noise variance over o is ``nugget`` times the median of r² in the window, but at most ``nugget``;
+        in a narrow window, more would hide the curvature of f. The values have noise if a larger variance makes them e³
+        times as likely as the smallest variance does, whether with ℓ or with shorter lengthscales. The most likely
+        variance is then used, otherwise the smallest one. The option ``noise`` must be None.
         """
         D, y = self.window.squared_distances, standardised(self.window.y, self.scale)
         if len(y) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
@@ -285,11 +279,12 @@ class WindowSurrogate:
         return noisy
 
     def model(self, x: Tensor, units: tuple[Tensor, Tensor] | None = None) -> DerivedGP:
-        """A ``DerivedGP`` of the queries nearest to x with the same hyper-parameters, in the user's units.
+        """Makes a ``DerivedGP`` of the queries nearest to x with the same hyper-parameters, in the user's units.
 
         Args:
             x: a point in search coordinates.
-            units: (origin, unit) of the user's coordinates origin + unit·x, shape ``d`` each; None: they equal x.
+            units: origin and unit of the user's coordinates, origin + unit·x, shape ``d`` each; None: the user's
+                coordinates are the search coordinates.
         """
         rows = self.trajectory.nearest(x, self.size)
         X, y = self.trajectory.X[rows], self.trajectory.y[rows]
@@ -316,12 +311,12 @@ class WindowSurrogate:
         return model
 
     def mark(self) -> tuple[Any, ...]:
-        """The present state, to which ``roll_back`` returns; nothing that grows with d is copied."""
+        """The current state for ``roll_back``; nothing that grows with d is copied."""
         window = self.size, self.window, self.window.mark()
         return self.trajectory.mark(), window, self.hyperparameters, self.scale, self.fitted
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Restores the state of the mark bitwise, without later queries, fits and moves."""
+        """Restores the state of the mark bitwise, which removes later queries."""
         trajectory, (self.size, self.window, window), hyperparameters, self.scale, self.fitted = mark
         self.trajectory.roll_back(trajectory)
         self._take(hyperparameters)
@@ -329,7 +324,7 @@ class WindowSurrogate:
         self._at = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The queries, the window, the hyper-parameters, the scale, and the number of queries at the last fit."""
+        """The queries, the window, the hyper-parameters, the scale and the number of queries at the last fit."""
         return {
             "trajectory": self.trajectory.state_dict(),
             "window": self.window.state_dict(),
@@ -380,7 +375,7 @@ class WindowSurrogate:
 
 
 def spread(y: Tensor) -> float:
-    """The standard deviation of values (with n − 1, as ``Standardize``); 1 if it is 0, infinite or of one value."""
+    """The standard deviation of values (with n − 1), or 1 if it is 0 or infinite, or there is one value."""
     if len(y) < 2:
         return 1.0
     unit = float(y.abs().max())
@@ -389,7 +384,7 @@ def spread(y: Tensor) -> float:
 
 
 def standardised(y: Tensor, scale: float) -> Tensor:
-    """(y − m)/scale with the mean m of y, without overflow of a sum; 0 if all are equal."""
+    """(y − m)/scale with the mean m of y, computed without overflow; 0 if all values are equal."""
     unit = float(y.abs().max()) or 1.0
     ratios = y / unit
     return (ratios - ratios.mean()) * (unit / scale)
