@@ -1,4 +1,4 @@
-"""Gaussian surrogates of a function and of its gradient, fitted to function values only."""
+"""Gaussian processes of a function and of its gradient, fitted to values of the function."""
 
 from importlib import import_module as _import_module
 from importlib.metadata import version as _version

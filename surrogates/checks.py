@@ -14,7 +14,7 @@ from torch import Tensor
 
 _FEW = 32
 SHORTEST = 1e-100
-"""The least lengthscale, in any units; the largest is its inverse."""
+"""The smallest accepted lengthscale; the largest is 1/SHORTEST."""
 
 
 def check_data(
@@ -25,7 +25,7 @@ def check_data(
     num_outputs: int | None = 1,
     unobserved: bool = False,
 ) -> None:
-    """Raises for data that a GP cannot be conditioned on.
+    """Checks that a GP can be conditioned on the data.
 
     Args:
         train_X: The inputs, ``batch x n x d`` with n and d at least 1.
@@ -33,12 +33,12 @@ def check_data(
         train_Yvar: The noise variances, ``batch x n x m``, non-negative, or None.
         prefix: A prefix of the names X, Y and Yvar in messages.
         num_outputs: m, the number of outcomes, or None for any number.
-        unobserved: Whether an outcome may be NaN, which means that it was not observed.
+        unobserved: Whether an outcome may be NaN, which marks it as not observed.
 
     Raises:
         TypeError: If an argument is not a floating point tensor.
-        ValueError: If shapes do not match, there are no data, an entry is infinite, or NaN where it may not be, dtypes
-            or devices are mixed, or a variance is negative.
+        ValueError: If shapes do not match, there are no data, dtypes or devices differ, a variance is negative, or an
+            entry is infinite or a NaN that is not allowed.
     """
     X, Y, Yvar = (f"{prefix}{name}" for name in ("X", "Y", "Yvar"))
     named = {X: train_X, Y: train_Y}
@@ -68,34 +68,34 @@ def check_data(
 
 
 def check_observed(name: str, observed: Tensor, noise_name: str, noise: Tensor | None) -> None:
-    """Checks observations and their noise variances; both may be NaN where nothing was observed.
+    """Checks observations, where NaN means not observed, and their noise variances.
 
     Raises:
-        ValueError: If an observation is infinite, or a noise variance of an observation is not finite or is negative.
+        ValueError: If an observation is infinite, or a variance is negative, infinite, or NaN for an observed entry.
     """
     if bad := int(observed.isinf().sum()):
-        raise ValueError(f"{name} holds {bad} infinite entries; an entry that was not observed is NaN.")
+        raise ValueError(f"{name} holds {bad} infinite entries; use NaN for entries that were not observed.")
     if noise is None:
         return
     if bad := int((noise.isinf() | noise.isnan() & ~observed.isnan()).sum()):
         raise ValueError(
-            f"{noise_name} holds {bad} entries that are inf, or NaN where {name} is observed; an entry may be NaN only "
-            f"where {name} is NaN."
+            f"{noise_name} holds {bad} entries that are infinite, or NaN although {name} is not; give a finite "
+            f"variance for each observed entry of {name}."
         )
     check_nonnegative(noise_name, noise[~noise.isnan()])
 
 
 def check_every_outcome(Y: Tensor) -> None:
-    """Raises a ValueError if an outcome, ``batch x n x m``, was never observed, that is, if it is NaN in every row."""
+    """Raises a ``ValueError`` if one of the m outcomes Y, ``batch x n x m``, is NaN in every row."""
     if bool((never := Y.isnan().all(-2)).any()):
         raise ValueError(
-            f"train_Y has no observed value of the outcomes {never.nonzero()[:, -1].unique().tolist()}, only NaN; each "
-            "outcome needs at least one value, or must be left out."
+            f"train_Y is NaN in every row for the outcomes {never.nonzero()[:, -1].unique().tolist()}; give at least "
+            "one value of each outcome, or leave the outcome out."
         )
 
 
 def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:
-    """Raises for points at which a posterior cannot be evaluated.
+    """Checks that a posterior can be evaluated at the points.
 
     Args:
         X: The points, ``batch x q x d``.
@@ -127,7 +127,7 @@ def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -
     if tensor.dtype != other.dtype or tensor.device != other.device:
         raise ValueError(
             f"{name} is {tensor.dtype} on {tensor.device} but {other_name} is {other.dtype} on {other.device}; "
-            "they must agree."
+            "give both the same dtype and device."
         )
 
 
@@ -142,22 +142,22 @@ def check_finite(name: str, tensor: Tensor) -> None:
         if bad:
             raise ValueError(
                 f"{name} holds {bad} entries that are NaN or inf; all must be finite "
-                "(surrogates.Trajectory keeps failed queries apart)."
+                "(surrogates.Trajectory stores failed queries separately)."
             )
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether the tensor belongs to a transform of ``torch.func``, which hides its values."""
+    """Whether the tensor is inside a transform of ``torch.func``, where its values cannot be read."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def check_not_traced(name: str, tensor: Tensor) -> None:
-    """Raises ``TypeError`` if the tensor belongs to a transform of ``torch.func``."""
+    """Raises ``TypeError`` if the tensor is inside a transform of ``torch.func``."""
     if is_traced(tensor):
         raise TypeError(
-            f"{name} is inside torch.func, whose transforms this posterior does not support: give all points at once, "
-            "batch x q x d, instead of vmap, and use torch.autograd, or a DerivedGP's hessian_posterior, instead of "
-            "jacrev and jacfwd."
+            f"{name} is inside a transform of torch.func, which this posterior does not support. Instead of vmap, pass "
+            "all points at once (batch x q x d). Instead of jacrev or jacfwd, use torch.autograd or "
+            "DerivedGP.hessian_posterior."
         )
 
 
@@ -165,8 +165,8 @@ def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) ->
     """Checks directions or vectors, broadcasts them to a shape and converts them to a dtype.
 
     Raises:
-        TypeError: If they are not a floating point tensor.
-        ValueError: If they do not broadcast, or hold NaN or inf.
+        TypeError: If ``given`` is not a floating point tensor.
+        ValueError: If ``given`` does not broadcast, or holds NaN or inf.
     """
     check_floating(name, given)
     check_finite(name, given)
@@ -177,24 +177,24 @@ def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) ->
 
 
 def check_nonnegative(name: str, tensor: Tensor) -> None:
-    """Raises ``ValueError`` with the smallest entry if it is negative."""
+    """Raises ``ValueError`` if the tensor has a negative entry."""
     if bool((tensor < 0).any()):
-        raise ValueError(f"{name} must be non-negative, its smallest entry is {tensor.min().item():g}.")
+        raise ValueError(f"{name} must be non-negative; its smallest entry is {tensor.min().item():g}.")
 
 
 def check_positive(name: str, tensor: Tensor) -> None:
-    """Raises ``ValueError`` with the first wrong entries unless all are finite and positive."""
+    """Raises ``ValueError`` unless all entries of the tensor are finite and positive."""
     wrong = tensor.detach()[~(tensor.isfinite() & (tensor > 0))]
     if wrong.numel():
         raise ValueError(f"{name} must be finite and positive, got {wrong[:3].tolist()}.")
 
 
 def check_number(name: str, value: Any) -> float:
-    """Returns the value as a float: a real number, or a tensor of one element.
+    """Converts a real number, or a tensor with one element, to a float.
 
     Raises:
-        TypeError: If it is not a number (booleans and strings are not).
-        ValueError: If it is NaN or infinite.
+        TypeError: If the value is not a number, or is a boolean or a string.
+        ValueError: If the value is NaN or infinite.
     """
     if isinstance(value, bool | np.bool_ | str):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -208,21 +208,21 @@ def check_number(name: str, value: Any) -> float:
 
 
 def positive(name: str, value: Any) -> float:
-    """Returns the value as a float, as ``check_number``; ``ValueError`` unless it is above 0."""
+    """Converts a number as ``check_number`` does; raises ``ValueError`` unless it is positive."""
     if (number := nonnegative(name, value, "positive")) == 0.0:
         raise ValueError(f"{name} must be positive and finite, got {number}")
     return number
 
 
 def check_lengthscale(name: str, value: Any) -> float:
-    """Returns the value as a float, as ``positive``; ``ValueError`` if 1/ℓ² would over- or underflow."""
+    """Converts a number as ``positive`` does; raises ``ValueError`` if 1/ℓ² would overflow or underflow."""
     if not SHORTEST <= (number := positive(name, value)) <= 1.0 / SHORTEST:
         raise ValueError(f"{name} must be from {SHORTEST:g} to {1.0 / SHORTEST:g}, got {number:g}")
     return number
 
 
 def nonnegative(name: str, value: Any, accepted: str = "at least 0") -> float:
-    """Returns the value as a float, as ``check_number``; ``ValueError`` with ``accepted`` if it is negative."""
+    """Converts a number as ``check_number`` does; raises ``ValueError`` if it is negative."""
     try:
         number = check_number(name, value)
     except ValueError:
@@ -236,8 +236,8 @@ def check_integer(name: str, value: Any, least: int, below: int | None = None) -
     """Returns the value as an int that is at least ``least`` and, if given, less than ``below``.
 
     Raises:
-        TypeError: If it is not an integer (booleans are not).
-        ValueError: If it is out of range.
+        TypeError: If the value is not an integer, or is a boolean.
+        ValueError: If the value is out of range.
     """
     try:
         number = operator.index(value)
@@ -253,22 +253,22 @@ def check_integer(name: str, value: Any, least: int, below: int | None = None) -
 
 
 def check_boolean(name: str, value: Any) -> bool:
-    """Returns the value as a bool; ``TypeError`` for any other type, such as the string "no", which is truthy."""
+    """Returns the value as a bool; raises ``TypeError`` for any other type, such as the string "no"."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def positive_integer(name: str, value: Any) -> int:
-    """Returns the value as an int, at least 1; see ``check_integer``."""
+    """Returns the value as an int of at least 1; raises the errors of ``check_integer``."""
     return check_integer(name, value, 1)
 
 
 def nearest_name(name: str, accepted: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
-    """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
+    """Returns the end of an error message about an unknown name: the most similar name, and all accepted names.
 
-    Case, underscores and hyphens are ignored, and a name that nearly equals a word of another is near. If the nearest
-    name is a key of ``shown``, which are names known elsewhere, its value is shown instead.
+    Case, underscores and hyphens are ignored. A name that is similar to one word of an accepted name is also found.
+    ``shown`` maps names that are known elsewhere to the text that is suggested for them.
     """
     accepted, shown = sorted(accepted), shown or {}
     plain = {_plain(candidate): shown.get(candidate, candidate) for candidate in [*shown, *accepted]}
@@ -290,7 +290,7 @@ def check_choice(name: str, value: Any, accepted: Iterable[str]) -> str:
     """Returns the value if it is an accepted name.
 
     Raises:
-        ValueError: for anything else, with the nearest accepted name.
+        ValueError: For any other value; the message suggests the most similar name.
     """
     if not isinstance(value, str) or value not in accepted:
         raise ValueError(f"{name} must be one of the accepted names, got {value!r}{nearest_name(str(value), accepted)}")

@@ -1,4 +1,4 @@
-"""Compiled loops, which need numba (the optional extra ``fast``) and are imported at their first use."""
+"""Imports compiled loops at their first use; they need numba, the optional extra ``fast``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @cache
 def compiled(name: str) -> Any:
-    """The module ``surrogates.<name>`` of loops compiled by numba, or None if numba is not installed."""
+    """Returns the module ``surrogates.<name>`` of numba loops, or None if numba is not installed."""
     try:
         import_module("numba")
     except ImportError:

@@ -1,4 +1,4 @@
-"""A GP conditioned on one data set: the quantities that gradient posteriors are computed from, in float64.
+"""A GP conditioned on one data set, with the quantities that determine gradient posteriors, in float64.
 
 With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x (ZoRD eqs. 3-6):
 
@@ -8,8 +8,8 @@ With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` 
 
 ``Conditioning`` forms J and works for every kernel; ``surrogates.stationary_conditioning`` avoids J for a single
 stationary kernel. Points and data are in the model's transformed inputs z; derivatives are per unit of the user's
-inputs x, through the slope dz/dx of the (affine) input transform. Outcomes are in the model's units throughout;
-``GradientPosterior`` applies the outcome's scale.
+inputs x, through the slope dz/dx of the (affine) input transform. Outcomes are in the model's units;
+``GradientPosterior`` converts them to the user's.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _ROUNDING = 1e-9
 
 @dataclass(eq=False)
 class Conditioning:
-    """One data set under one kernel, factorised, with a dense Jacobian.
+    """A GP with any kernel, conditioned on one data set, with a dense Jacobian J.
 
-    It shares no storage with its model. If it was made with gradients enabled, its tensors are differentiable in the
-    model's hyper-parameters and data.
+    Later changes of the model do not affect it. If it was created while autograd was enabled, its tensors are
+    differentiable in the model's hyper-parameters and data.
 
     Attributes:
-        kernel: k, as the model's kernel was.
-        prior_mean: m, as the model's mean was; None where its gradient is 0.
+        kernel: A snapshot of k.
+        prior_mean: A copy of m, or None if ∇m = 0.
         X: The transformed inputs, ``batch x n x d``.
         factor: L, lower, ``batch x n x n``, float64.
         alpha: α, ``batch x n``, float64.
-        slope: dz/dx, ``batch x 1 x d``, or None where it is 1.
+        slope: dz/dx, ``batch x 1 x d``, or None if it is 1.
     """
 
     kernel: KernelSnapshot
@@ -65,7 +65,7 @@ class Conditioning:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the numbers carry derivatives in hyper-parameters, noise or data."""
+        """Whether results can be differentiated in hyper-parameters, noise or data."""
         return self.factor.requires_grad or self.alpha.requires_grad
 
     @property
@@ -82,7 +82,7 @@ class Conditioning:
     def prior_variance(self) -> Tensor | None:
         """The prior variance of every partial derivative if it is the same at every point, ``batch x d``, float64.
 
-        It is None if the prior depends on the point, that is, unless the kernel consists of functions of r².
+        It is None unless the kernel is a function of r², or a sum or product of such functions.
 
         Raises:
             ValueError: For Matérn 1/2, whose sample paths have no gradient.
@@ -94,15 +94,15 @@ class Conditioning:
         return kernel_values(self.kernel, x, self.X)
 
     def hessian(self, x: Tensor) -> Tensor:
-        """The Hessian in z of the posterior mean less the prior's, at the points, ``... x q x d x d``."""
+        """The Hessian in z of the posterior mean minus the prior mean, at the points, ``... x q x d x d``."""
         return kernel_hessian(self.kernel, self.X, x, self.alpha)
 
     def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
-        """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N x n``."""
+        """The prior covariance of a jet with the observations, ``... x N x n`` (``kernels.jets.data_jets``)."""
         return data_jets(self.kernel, x, self.X, U)
 
     def prior_variance_at(self, x: Tensor) -> Tensor:
-        """The prior variance of every partial derivative at x, ``... x q x d``, or ``batch x 1 x d`` if the same."""
+        """The prior variance of every partial derivative at x, ``... x q x d``, or ``batch x 1 x d`` if constant."""
         if self.prior_variance is not None:
             return self.prior_variance.unsqueeze(-2)
         return torch.diagonal(self.prior_covariance_at(x), dim1=-2, dim2=-1)
@@ -122,9 +122,9 @@ class Conditioning:
         return prior * slope * slope.mT
 
     def pass_over_data(self, x: Tensor) -> Pass | None:
-        """One pass over the data for the points, ``... x q x d``; None if the kernel does not support it.
+        """The result of one pass over the data for points ``... x q x d``, or None if the kernel does not support this.
 
-        ``mean`` and ``trace`` take it as ``known``, so that a pass serves both.
+        If both ``mean`` and ``trace`` are needed, give the result to both as ``known``.
         """
         return None
 
@@ -188,7 +188,7 @@ class Conditioning:
         return kernel_values(self.kernel, x1, x2) - self.across(x1) @ solved
 
     def joint_covariance(self, x: Tensor) -> Tensor:
-        """The covariance of (f, ∇f) at q points, ``... x q(d+1) x q(d+1)``, float64, point by point as GPyTorch's."""
+        """The covariance of (f, ∇f) at q points, ``... x q(d+1) x q(d+1)``, float64, ordered by point."""
         q, d = x.shape[-2:]
         across = self.value_gradient_covariance(x, x)
         values = torch.cat([self.value_covariance(x, x)[..., None, None], across.unsqueeze(-2)], dim=-1)
@@ -233,9 +233,9 @@ class Conditioning:
             (explained > (1.0 + _EXCESS) * prior + _ROUNDING * self._variance_over_range).any()
         ):
             raise ValueError(
-                "The data explain more of a gradient's variance than its prior has. A kernel of the model has wrong "
-                "derivatives at x = x', most often because of a clamp in its formula. The mean is right; for the "
-                "covariance, register the kernel's derivatives with surrogates.register_kernel."
+                "The data explain more variance of the gradient than its prior has. A kernel of the model has wrong "
+                "automatic derivatives at x = x', usually because of a clamp in its formula. The gradient's mean is "
+                "right; for its covariance, register the kernel's derivatives with surrogates.register_kernel."
             )
         return remaining(prior, explained)
 

@@ -1,7 +1,7 @@
 """Conditioning on values and derivatives of f (Eriksson et al., NeurIPS 2018; Rasmussen and Williams, Sec. 9.4).
 
 Every observation is an entry of the jet (f, ∂₁f, …, ∂_d f, ∂₁∂₁f, ∂₁∂₂f, …, ∂_d∂_d f) at a point. The covariances of
-these entries are derivatives of k; with them instead of k(x, X), all formulas of ``surrogates.conditioning`` hold.
+these entries are derivatives of k. If they replace k(x, X), all formulas of ``surrogates.conditioning`` hold.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from surrogates.kernels.jets import cross_jets, per_user_unit, prior_jets, upper
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """The observed entries of the jets at n points, numbered point by point, e for each point, per unit of user inputs.
+    """The observed entries of the jets at n points, per unit of the user's inputs.
+
+    A jet has e entries. The n·e entries of all jets are numbered point by point.
 
     Attributes:
         X: The transformed points z, ``batch x n x d``.
         order: The highest order of a derivative, 1 or 2: e is 1 + d or 1 + d + d(d+1)/2.
-        entries: The numbers of the observed entries among all n·e, ``N``.
-        slope: dz/dx at the points, ``batch x n x d`` or ``batch x 1 x d``, or None where it is 1.
-        bend: d²z/dx² at the points, ``batch x n x d``, or None where it is 0.
+        entries: The numbers of the N observed entries, ``N``.
+        slope: dz/dx at the points, ``batch x n x d`` or ``batch x 1 x d``, or None if it is 1.
+        bend: d²z/dx² at the points, ``batch x n x d``, or None if it is 0.
     """
 
     X: Tensor
@@ -43,24 +45,24 @@ class Observations:
         return jet_width(self.X.shape[-1], self.order)
 
     def after(self, points: int) -> Observations:
-        """The observations at all points but the first ``points``."""
+        """The observations without those at the first ``points`` points."""
         entries = self.entries[self.entries >= points * self.width] - points * self.width
         slope, bend = (t if t is None or t.shape[-2] == 1 else t[..., points:, :] for t in (self.slope, self.bend))
         return Observations(self.X[..., points:, :], self.order, entries, slope, bend)
 
     def covariance(self, kernel: KernelSnapshot, others: Observations | None = None) -> Tensor:
-        """The prior covariance of these observations with ``others`` (None: these), ``batch x N x N'``, float64."""
+        """The prior covariance with ``others``, by default of these observations, ``batch x N x N'``, float64."""
         others = self if others is None else others
         blocks = unit_jets(kernel, self.X, others.X, self.order, others.order)
         rows = self._per_user_unit(blocks.transpose(-4, -3).mT).transpose(-4, -3).mT
         return others.among_columns(rows).flatten(-3, -2)[..., self.entries, :]
 
     def among_columns(self, blocks: Tensor) -> Tensor:
-        """Selects the observations in covariances with all entries, ``... x q x n x r x e``: ``... x q x r x N``."""
+        """Selects the observed entries from covariances ``... x q x n x r x e``; returns ``... x q x r x N``."""
         return self._per_user_unit(blocks).transpose(-3, -2).flatten(-2)[..., self.entries]
 
     def mean(self, mean: Mean, further: bool) -> Tensor:
-        """The prior mean of the observations, ``batch x N``; ``further`` keeps its graph for the hyper-parameters."""
+        """The prior mean of the observations, ``batch x N``, with the graph to the hyper-parameters if ``further``."""
         X, d = self.X, self.X.shape[-1]
         values = mean(X).unsqueeze(-1)
         if type(mean) in (ConstantMean, ZeroMean):
@@ -92,7 +94,7 @@ class Observations:
 
 @dataclass(eq=False)
 class DerivativeConditioning(Conditioning):
-    """One data set of values and derivatives under one kernel, factorised.
+    """A GP with one kernel, conditioned on values and derivatives of f.
 
     Attributes:
         observations: The observations; L is ``batch x N x N`` and α ``batch x N``.
@@ -105,7 +107,7 @@ class DerivativeConditioning(Conditioning):
         return self._with_observations(x, 0).squeeze(-2)
 
     def value_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The covariance of f(x) and f(x') for every pair, ``... x q x q'``, float64; ``torch.func`` can map it."""
+        """The covariance of f(x) and f(x') for every pair, ``... x q x q'``, float64; usable in ``torch.func``."""
         solved = torch.cholesky_solve(self.across(x2).mT, self.factor)
         return unit_jets(self.kernel, x1, x2, 0, 0)[..., 0, 0] - self.across(x1) @ solved
 
@@ -128,7 +130,7 @@ class DerivativeConditioning(Conditioning):
         return AutomaticHessian(gradient, x, x.requires_grad or self.requires_grad).dense()
 
     def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
-        """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N' x N``."""
+        """The prior covariance of a jet with the observations, ``... x N' x N`` (``kernels.jets.data_jets``)."""
         observed = self.observations
         eye = torch.eye(self.d, dtype=torch.float64, device=x.device).expand(*observed.X.shape, self.d)
         blocks = cross_jets(self.kernel, x, U.unsqueeze(-3), observed.X, eye)[..., : observed.width]
@@ -141,12 +143,12 @@ class DerivativeConditioning(Conditioning):
 
 
 def jet_width(d: int, order: int) -> int:
-    """The number of entries of a jet: the value, d first and d(d+1)/2 second derivatives up to the order."""
+    """The number of entries of a jet of order 0, 1 or 2 in d inputs: 1, 1 + d or 1 + d + d(d+1)/2."""
     return (1, 1 + d, 1 + d + d * (d + 1) // 2)[order]
 
 
 def unit_jets(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, order1: int, order2: int) -> Tensor:
-    """The prior covariance of the jets at x with the jets at x' along all inputs, ``... x q x n x e x e'``, float64.
+    """The prior covariance of the jets at x with the jets at x', per unit of each input, ``... x q x n x e x e'``.
 
     Args:
         kernel: The kernel.

@@ -1,8 +1,7 @@
-"""An acquisition function for the gradient at a point: how much an observation would reduce its uncertainty.
+"""An acquisition function: the expected reduction of the uncertainty of a gradient.
 
 References:
-    S. Müller, A. von Rohr and S. Trimpe, Local policy search with Bayesian optimization, NeurIPS 2021 (the reduction of
-    the trace as an acquisition function). FZooS, Appx. G, queries where the surrogate is least certain instead.
+    S. Müller, A. von Rohr and S. Trimpe, Local policy search with Bayesian optimization, NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from surrogates.moving import move_attributes
 Constraint = Callable[[Tensor], Tensor]
 
 SAMPLES = 128
-"""The number of posterior samples that feasibility is averaged over by default."""
+"""The default number of posterior samples of the constraints."""
 
 TEMPERATURE = 0.1
 """The width of the smoothed feasibility indicator, in standard deviations of the constraint's samples."""
@@ -47,34 +46,33 @@ class GradientInformation(AcquisitionFunction):
     in squared outcome units per squared input unit. For q = 1 it is ‖cov(∇f(x*), f(x))‖² / (var f(x) + s²). It does not
     depend on the values that will be observed. It is never negative, and larger values are better.
 
-    **Outcome constraints.** With ``constraints``, a point that violates a constraint gives no value of f (the
-    experiment fails), and the result is E_w[tr(C_wᵀ (Σ_w + S)⁻¹ C_w)] over posterior samples of the outcomes. Here
-    w ∈ [0, 1]^q says which points are feasible, C_w = √w ∘ C, and Σ_w has the diagonal of Σ and √(wᵢwⱼ) Σᵢⱼ elsewhere,
-    so that points with wᵢ = 0 drop out. For q = 1 this is P(x is feasible) · GI(x). So that the result is
-    differentiable, w = Π sigmoid(−c / (τ sd(c))) with τ = ``TEMPERATURE`` for constraint values c. Where a value is
-    observed whether or not a constraint holds, pass P(feasible) as a nonlinear constraint to ``optimize_acqf`` instead.
+    **Outcome constraints.** With ``constraints``, an infeasible point gives no value of f (the experiment fails), and
+    the result is E_w[tr(C_wᵀ (Σ_w + S)⁻¹ C_w)] over posterior samples of the outcomes. Here wᵢ ∈ [0, 1] is the smoothed
+    feasibility of point i, C_w = √w ∘ C, and Σ_w has the diagonal of Σ and √(wᵢwⱼ) Σᵢⱼ elsewhere, so that points with
+    wᵢ = 0 have no effect. For q = 1 this is P(x is feasible) · GI(x). With τ = ``TEMPERATURE`` and constraint values c,
+    w is the product of sigmoid(−c / (τ sd(c))) over the constraints. If infeasible points give values too, pass
+    P(feasible) as a nonlinear constraint to ``optimize_acqf`` instead.
 
     Use it with ``optimize_acqf`` near x*, or to score a set of candidates: ``GradientInformation(gp, x)(candidates)``
-    for ``m x 1 x d`` candidates costs O(n²m + nmd). It is registered with BoTorch's input constructors, so that Ax can
-    name it among its ``botorch_acqf_classes_with_options``.
+    for ``m x 1 x d`` candidates costs O(n²m + nmd). It is registered with BoTorch's input constructors, so that it can
+    be used in Ax's ``botorch_acqf_classes_with_options``.
 
     Args:
-        model: A ``DerivedGP`` without batch dimensions, or a model of several outcomes (a ``DerivedGP`` or
-            ``ModelListGP``) in which outcome ``objective_index`` is such a model.
+        model: A ``DerivedGP``, or a ``ModelListGP`` whose model of outcome ``objective_index`` is a ``DerivedGP``,
+            without batch dimensions. Both may have several outcomes.
         X_target: The point x*, ``d`` or ``1 x d``.
         X_pending: The points that are being evaluated, ``m x d``, or None. They are treated as observed with X.
-        noise: The noise variance s² of the new observations in the user's units. None stands for the model's noise (the
-            mean if every observation has its own).
+        noise: The noise variance s² of the new observations in the user's units. None stands for the model's noise
+            variance, or the mean of ``train_Yvar``.
         objective_index: The index of the outcome f. It is required if the model has several outcomes.
         constraints: BoTorch's outcome constraints: functions that map samples of the outcomes, ``... x q x m``, to
-            ``... x q``, where values ≤ 0 are feasible.
-        sampler: The sampler of the outcomes for ``constraints``. None stands for ``SAMPLES`` Sobol' samples with
-            seed 0.
+            ``... x q``, with values ≤ 0 for feasible points.
+        sampler: The sampler of the outcomes for ``constraints``. None stands for ``SAMPLES`` Sobol' samples, seed 0.
 
     Raises:
-        TypeError: If the outcome's model is no ``DerivedGP`` or the noise is no number.
-        ValueError: If the model is batched or has several outcomes and no ``objective_index``, the outcome transform is
-            nonlinear, the kernel is Matérn 1/2, x* has the wrong shape, or the noise is negative or not finite.
+        TypeError: If the outcome's model is not a ``DerivedGP`` or the noise is not a number.
+        ValueError: If the model is batched, ``objective_index`` is missing for several outcomes, the outcome transform
+            is nonlinear, the kernel is Matérn 1/2, x* has the wrong shape, or the noise is negative or not finite.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class GradientInformation(AcquisitionFunction):
     @t_batch_mode_transform()
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """Computes GI(X), shape ``batch``, for points X of shape ``batch x q x d``."""
+        """Computes GI(X), ``batch``, for points X, ``batch x q x d``."""
         check_points(X, self.X_target.shape[-1], self.X_target)
         model = self._outcome
         scale = model.outcome_scale

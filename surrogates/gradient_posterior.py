@@ -28,18 +28,18 @@ class GradientPosterior(PointPosterior):
     and O(n³) once for the data, or O(n²d) per point where that is less. All results are differentiable in the points
     and, if the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
     hyper-parameters. Later changes of the model or of the points do not affect the posterior. Directions u must
-    broadcast to ``batch x q x d``. Methods raise a TypeError if u is no floating point tensor, and a ValueError if it
-    does not broadcast or holds NaN or inf. ``surrogates.DerivedGP.gradient_posterior`` makes one.
+    broadcast to ``batch x q x d``; methods raise a TypeError if u is not a floating point tensor, and a ValueError if u
+    does not broadcast or holds NaN or inf. Create a posterior with ``surrogates.DerivedGP.gradient_posterior``.
 
     Args:
         conditioning: The GP conditioned on the data.
         x: The transformed points, ``batch x q x d``.
-        scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
-        known: The pass over the data at the points, if it has been made already.
+        scale: dy/dy' of the outcome transform, ``batch x 1``, or None if it is 1.
+        known: The result of ``conditioning.pass_over_data`` at the points, if available.
         slope: dz/dx of a nonlinear input transform at the points, ``batch x q x d``. None stands for an affine
-            transform, whose slope the conditioning has.
-        several_outputs: Whether the last dimension of the conditioning's batch counts m > 1 outcomes and the points
-            have size 1 in that dimension.
+            transform, whose slope is in ``conditioning``.
+        several_outputs: Whether the last batch dimension of ``conditioning`` counts m > 1 outcomes, and the points have
+            size 1 in that dimension.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class GradientPosterior(PointPosterior):
     def trace(self) -> Tensor:
         """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``.
 
-        The last bits depend on which traces were computed from the same data earlier, as these decide between two
-        algorithms.
+        The last bits may depend on the number of earlier traces from the same data, which selects the algorithm.
         """
         if self._slope is not None:
             return self.variance.sum(-1)
@@ -83,7 +82,7 @@ class GradientPosterior(PointPosterior):
     @cached_with_graph
     @outside_inference_mode
     def prior_trace(self) -> Tensor:
-        """The trace under the prior, ``batch x q``. It is the same at every point for a stationary kernel."""
+        """The trace of the prior covariance of ∇f, ``batch x q``; the same at every point for a stationary kernel."""
         prior = self._chained(self._conditioning.prior_variance_at(self._x), 2).sum(-1)
         return self._scaled(prior.expand(*self._shape[:-1]), 2)
 
@@ -104,10 +103,9 @@ class GradientPosterior(PointPosterior):
     def spectral_norm(self) -> Tensor:
         """‖∂σ²(x)‖, the largest eigenvalue of ∂σ²(x), ``batch x q``: the uncertainty that ZoRD compares with c.
 
-        ∂σ²(x) is D − VᵀV with the prior's diagonal D and V of ``n x d``. If D attains its maximum in more than n inputs
-        (as for every isotropic kernel with n < d), V vanishes on a part of their span, and the norm is this maximum
-        whatever has been observed. Otherwise the eigenvalue is computed, for d > 1024 by Lanczos iterations unless the
-        prior depends on the point.
+        ∂σ²(x) is D − VᵀV with the prior covariance D and V of ``n x d``. If D is diagonal and more than n of its
+        entries are equal to its maximum (as for every isotropic kernel with n < d), the norm is this maximum whatever
+        has been observed. Otherwise the eigenvalue is computed, for d > 1024 by Lanczos iterations if D is constant.
         """
         prior = self._conditioning.prior_variance
         if prior is None or self._slope is not None:
@@ -125,7 +123,7 @@ class GradientPosterior(PointPosterior):
 
     @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
-        """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) per point; u is not normalised."""
+        """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) per point; u need not be a unit vector."""
         u = outputs_last(expanded("u", u, self._extended_shape(), self.dtype), 1, self._several_outputs)
         return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u)), 2)
 
@@ -152,7 +150,7 @@ class GradientPosterior(PointPosterior):
 
     @outside_inference_mode
     def joint_covariance(self) -> Tensor:
-        """The covariance of all q gradients, dense, ``batch (x m) x qd x qd``, point by point."""
+        """The joint covariance of the gradients at all q points, dense, ``batch (x m) x qd x qd``, ordered by point."""
         joint = self._joint_covariance().to(self.dtype)
         if self._slope is not None:
             slope = self._slope.flatten(-2)
@@ -160,7 +158,7 @@ class GradientPosterior(PointPosterior):
         return joint if self._scale is None else joint * self._scale.to(joint).square().unsqueeze(-1)
 
     def quantile(self, value: Tensor) -> Tensor:
-        """The marginal quantiles, ``k x batch x q x d`` for k values in (0, 1)."""
+        """The quantiles of each partial derivative, ``k x batch x q x d``, for k values in (0, 1)."""
         value = value.to(self.mean)
         normal = torch.distributions.Normal(self.mean, self.variance.sqrt())
         return normal.icdf(value.reshape(-1, *(1,) * self.mean.dim()))
@@ -271,7 +269,7 @@ class GradientPosterior(PointPosterior):
 
 
 def outputs_last(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
-    """Swaps m and q, which precede ``trailing`` dimensions, if there are several outcomes."""
+    """Swaps m and q, the dimensions before the last ``trailing`` ones, if there are several outcomes."""
     return value.transpose(-2 - trailing, -1 - trailing) if several_outputs else value
 
 

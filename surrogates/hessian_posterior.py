@@ -19,30 +19,30 @@ from surrogates.point_posterior import PointPosterior
 class HessianPosterior(PointPosterior):
     """The Gaussian posterior of ∇²f at ``batch x q`` points.
 
-    Shapes are given for one outcome. With m > 1 independent outcomes results have a dimension of size m after q: the
-    mean, for example, is ``batch x q x m x d x d``.
+    All shapes below are for one outcome. With m > 1 independent outcomes m follows q: the mean, for example, is
+    ``batch x q x m x d x d``.
 
-    Second derivatives D²f are linear in f. With A = K + diag(s²) their mean is D²m(x) + D²k(x, X) A⁻¹ (y − m(X)), and
-    their covariance is D²D'²k(x, x') − D²k(x, X) A⁻¹ D'²k(X, x').
+    Second derivatives ∂²f are linear in f. With A = K + diag(s²) their mean is ∂²m(x) + ∂²k(x, X) A⁻¹ (y − m(X)), and
+    their covariance is ∂²∂'²k(x, x') − ∂²k(x, X) A⁻¹ ∂'²k(X, x').
 
-    Everything is lazy, dense, and in the user's units, outcome per squared unit of input. Covariances and samples are
-    of the D = d(d+1)/2 entries ∂ᵢ∂ⱼf, i ≤ j, row by row, and are meant for small d. All results are differentiable in
-    the points and, if the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
-    hyper-parameters. The posterior shares no storage with the model or the points.
-    ``surrogates.DerivedGP.hessian_posterior`` makes one.
+    Results are dense, computed when they are first read, and in outcome units per squared unit of input. Covariances
+    and samples are of the D = d(d+1)/2 entries ∂ᵢ∂ⱼf, i ≤ j, row by row, and are meant for small d. All results are
+    differentiable in the points and, if the posterior was made under ``botorch.settings.propagate_grads``, in the data,
+    the noise and the hyper-parameters. Later changes of the model or of the points do not affect the posterior. Create
+    one with ``surrogates.DerivedGP.hessian_posterior``.
 
-    Variances exist if k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and other
-    kernels that are smooth there; otherwise they raise a ValueError. Under Matérn 3/2 only the mean exists; at a data
-    point it is the limit.
+    Variances exist if k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and other smooth
+    kernels; otherwise methods that need a variance raise a ValueError. Under Matérn 3/2 only the mean exists; at a data
+    point it is the limit of the means nearby.
 
     Args:
         conditioning: The GP conditioned on the data.
         x: The transformed points, ``batch x q x d``.
         scale: dy/dy' of the outcome transform, ``batch x 1``, or None if it is 1.
-        several_outputs: Whether the last dimension of the conditioning's batch counts m > 1 outcomes, and the points
-            have size 1 there.
+        several_outputs: Whether the last batch dimension of ``conditioning`` counts m > 1 outcomes, and the points have
+            size 1 in that dimension.
         chain: dz/dx and d²z/dx² of the input transform at the points, each ``batch x q x d``, if dz/dx depends on the
-            point; None if dz/dx is constant, in which case the conditioning has it.
+            point; None if dz/dx is constant and therefore in ``conditioning``.
 
     Raises:
         ValueError: For Matérn 1/2, alone or in a sum or product.
@@ -75,7 +75,7 @@ class HessianPosterior(PointPosterior):
     @cached_with_graph
     @outside_inference_mode
     def mean(self) -> Tensor:
-        """E ∇²f(x), dense, ``batch x q x d x d``."""
+        """The posterior mean E ∇²f(x), dense, ``batch x q x d x d``."""
         conditioning, x = self._conditioning, self._x
         mean = conditioning.hessian(x).to(x.dtype)
         if conditioning.prior_mean is not None:
@@ -95,7 +95,7 @@ class HessianPosterior(PointPosterior):
 
     @outside_inference_mode
     def joint_covariance(self) -> Tensor:
-        """The covariance of the entries ∂ᵢ∂ⱼf, i ≤ j, at all q points, ``batch (x m) x qD x qD``, point by point."""
+        """The covariance of the entries ∂ᵢ∂ⱼf, i ≤ j, at all q points, ``batch (x m) x qD x qD``, ordered by point."""
         joint = self._joint if self._scale is None else self._joint * self._scale.double().square().unsqueeze(-1)
         return joint.to(self.dtype)
 
@@ -114,7 +114,7 @@ class HessianPosterior(PointPosterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch x q x D``: a normal number for each entry ∂ᵢ∂ⱼf, i ≤ j."""
+        """``batch x q x D``: a standard normal number for each entry ∂ᵢ∂ⱼf, i ≤ j."""
         *shape, d = self._shape
         return torch.Size([*shape, d * (d + 1) // 2])
 

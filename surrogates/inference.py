@@ -1,4 +1,4 @@
-"""Functions that compute the same under PyTorch's inference mode as elsewhere."""
+"""Decorators that make results independent of PyTorch's inference mode and of ``torch.no_grad``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ R = TypeVar("R")
 
 
 def outside_inference_mode(compute: Callable[P, R]) -> Callable[P, R]:
-    """Wraps a function so that it leaves inference mode and computes without gradients.
+    """Runs a function under ``torch.no_grad`` instead of inference mode.
 
-    Tensors made in inference mode cannot be used for derivatives later, so that they must not be cached.
+    Tensors made in inference mode cannot be used in autograd later, so they must not be cached.
     """
 
     @wraps(compute)
@@ -29,9 +29,9 @@ def outside_inference_mode(compute: Callable[P, R]) -> Callable[P, R]:
 
 
 class cached_with_graph(cached_property[R]):
-    """A ``cached_property`` of a tensor that is computed again with its graph when it is first read with gradients.
+    """A ``cached_property`` that caches a tensor with its autograd graph and, separately, one without.
 
-    A value computed under ``torch.no_grad`` has no graph; it is cached for such reads.
+    The tensor without a graph is computed and returned under ``torch.no_grad``.
     """
 
     @overload

@@ -1,6 +1,6 @@
 """The input constructor that makes ``GradientInformation`` from the arguments that BoTorch and Ax pass.
 
-It is a module of its own because importing BoTorch's registry takes most of a second.
+This module is separate because importing BoTorch's registry takes most of a second.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def gradient_information_inputs(
     constraints: Sequence[Constraint] | None = None,
     sampler: MCSampler | None = None,
 ) -> dict[str, Any]:
-    """Constructs the arguments of ``GradientInformation`` from those that BoTorch's input constructors share.
+    """Constructs the arguments of ``GradientInformation`` from the standard arguments of BoTorch's input constructors.
 
     Args:
         model: As for ``GradientInformation``.
         training_data: The ``SupervisedDataset`` of the model, or a dictionary of them.
-        X_baseline: The points among which x* is chosen, ``n x d``. None stands for those of ``training_data``.
+        X_baseline: The points among which x* is chosen, ``n x d``. None stands for the inputs of ``training_data``.
         X_target: The point x*. None stands for the point of ``X_baseline`` with the largest posterior mean of the
-            objective; points whose posterior mean violates a constraint count only if all do.
+            objective; points whose posterior mean violates a constraint are chosen only if all do.
         X_pending: As for ``GradientInformation``.
         noise: As for ``GradientInformation``.
         objective_index: As for ``GradientInformation``.
-        objective: The objective, for the default of ``X_target``.
-        posterior_transform: The objective as a posterior transform, for the default of ``X_target``.
+        objective: The objective that the default of ``X_target`` maximizes.
+        posterior_transform: The same objective as a posterior transform.
         constraints: As for ``GradientInformation``.
         sampler: As for ``GradientInformation``.
 
@@ -53,7 +53,7 @@ def gradient_information_inputs(
         The keyword arguments of ``GradientInformation``.
 
     Raises:
-        ValueError: If neither ``X_target`` nor points to choose it from are given.
+        ValueError: If ``X_target``, ``X_baseline`` and ``training_data`` are all None.
     """
     if X_target is None:
         if X_baseline is None and training_data is None:

@@ -1,4 +1,4 @@
-"""The part of BoTorch's posterior protocol that the posteriors of derivatives at given points share."""
+"""The base class of posteriors of derivatives, with the common part of BoTorch's posterior protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class PointPosterior(Posterior):
-    """A posterior at ``batch x q`` points that is sampled from standard normal base samples.
+    """A posterior at ``batch x q`` points, whose samples are computed from standard normal base samples.
 
     Args:
         x: The points, ``batch x q x d``.
@@ -21,7 +21,7 @@ class PointPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """The points' device."""
+        """The device of the points."""
         return self._x.device
 
     @property

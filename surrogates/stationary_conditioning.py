@@ -1,8 +1,8 @@
-"""Conditioning under one stationary kernel o h(r²); the mean and the trace need no Jacobian.
+"""Conditioning with one stationary kernel o h(r²); the mean and the trace need no Jacobian.
 
 With J = diag(c) Δ diag(v) (``surrogates.kernels.stationary``) the mean is v ∘ Σ_τ c_τ α_τ Δ_τ, and
-(J Jᵀ)_ij = ½ c_i c_j (q_i + q_j − E_ij), where q_i and E are the squared distances of x to the data and among the
-data in the metric v². For any d the trace takes two ``n x n`` products:
+(J Jᵀ)_ij = ½ c_i c_j (q_i + q_j − E_ij), where q are the squared distances of x to the data, and E those among the
+data, in the metric v². The trace takes two ``n x n`` products for any d:
 
     trace(∂σ²(x)) = −2 o h'(0) Σₖ (dzₖ/dxₖ)²/ℓₖ² − [(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c]
 """
@@ -39,11 +39,12 @@ _COLUMN_ELEMENTS = 1 << 20
 
 @dataclass(eq=False)
 class StationaryConditioning(Conditioning):
-    """One data set under one stationary kernel, isotropic or ARD, scaled, on any ``active_dims``.
+    """A GP with one stationary kernel, conditioned on one data set.
+
+    The kernel is isotropic or ARD, in any number of ``ScaleKernel``s, with any ``active_dims``.
 
     Attributes:
-        gradient_squared_distances: Returns E, ``batch x n x n``, float64, if the caller has it; else E is computed for
-            the first trace.
+        gradient_squared_distances: A function that returns E, ``batch x n x n``, float64, or None to compute E.
     """
 
     gradient_squared_distances: Callable[[], Tensor] | None = None
@@ -52,7 +53,7 @@ class StationaryConditioning(Conditioning):
     def over(
         self, X: Tensor, factor: Tensor, alpha: Tensor, gradient_squared_distances: Callable[[], Tensor] | None = None
     ) -> StationaryConditioning:
-        """Returns the conditioning on other data of the same batch; quantities of the kernel alone are shared."""
+        """Returns the conditioning on other data of the same batch; quantities of the kernel alone are reused."""
         other = StationaryConditioning(
             self.kernel, self.prior_mean, X, factor, alpha, self.slope, gradient_squared_distances
         )
@@ -63,13 +64,13 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def stationary(self) -> StationaryKernel:
-        """The kernel, with the slope of the input transform in its column scales."""
+        """The kernel with column scales that include the slope of the input transform."""
         assert isinstance(self.kernel, StationaryKernel)
         return self.kernel.with_slope(self.slope)
 
     @cached_property
     def inputs(self) -> Tensor:
-        """The inputs on the kernel's active dimensions, ``batch x n x d'``; X itself if all are active."""
+        """The data in the kernel's inputs, ``batch x n x d'``; X itself if the kernel uses all inputs."""
         return self.stationary.seen_inputs(self.X)
 
     @cached_property
@@ -87,7 +88,7 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def prior_variance(self) -> Tensor:
-        """The prior variance of every partial derivative, ``batch x d``, float64; a ValueError for Matérn 1/2."""
+        """The prior variance of every partial derivative, ``batch x d``, float64; ValueError for Matérn 1/2."""
         return self._uniform_prior_variance()
 
     @cached_property
@@ -115,11 +116,10 @@ class StationaryConditioning(Conditioning):
 
         Args:
             x: The points.
-            distances: Σₗ (xₗ − Xᵢₗ)², shape ``n``, float64, if there is one point and the kernel is isotropic;
-                computed by default.
+            distances: Σₗ (xₗ − Xᵢₗ)², shape ``n``, float64, for one point and an isotropic kernel; computed by default.
 
         Raises:
-            ValueError: If a point coincides with a datum under Matérn 1/2.
+            ValueError: If a point coincides with a data point and the kernel is Matérn 1/2.
         """
         kernel = self.stationary
         known = one_pass.one_pass(kernel, self.inputs, kernel.seen_inputs(x), self.alpha, self._arrays, distances)
@@ -128,14 +128,15 @@ class StationaryConditioning(Conditioning):
         return known
 
     def mean(self, x: Tensor, known: Pass | None = None) -> Tensor:
-        """Computes the gradient's mean ∇m(x) + J(x)ᵀ α at points ``... x q x d``; raises as ``pass_over_data``."""
+        """Computes the gradient mean ∇m(x) + J(x)ᵀ α at points ``... x q x d``; errors are as in ``pass_over_data``."""
         return self._plus_prior_mean_gradient(x, self._over_all_inputs((known or self.pass_over_data(x)).mean))
 
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """Computes the trace of the gradient covariance at every point, ``... x q``, float64.
 
-        The identity in the module's docstring needs A⁻¹ and E once, O(n³ + n²d). Triangular solves, O(n²d) per point,
-        are used if the identity suffers from cancellation (n ≫ d), and until they have cost as much as A⁻¹ would.
+        The formula of ``surrogates.stationary_conditioning`` needs A⁻¹ and E once, O(n³ + n²d). Triangular solves,
+        O(n²d) per point, are used instead if the formula suffers from cancellation (n ≫ d), and for the first points,
+        until the solves have cost as much as A⁻¹.
 
         Raises:
             ValueError: For Matérn 1/2.
@@ -170,10 +171,10 @@ class StationaryConditioning(Conditioning):
         return self._columns < self.inputs.shape[-2]
 
     def explained_trace(self, known: Pass) -> Tensor | float:
-        """The prior's trace minus the posterior's, by the identity, ``... x q``; a float for one point.
+        """The prior trace minus the posterior trace, ``... x q``; a float for one point.
 
         Args:
-            known: The pass over the data at the points; its distances and scales are used.
+            known: The result of ``pass_over_data`` at the points.
         """
         loops, point = compiled("kernels.one_pass_numba"), known.of_one_point()
         if loops is not None and point is not None:
@@ -242,9 +243,9 @@ def make_conditioning(
     alpha: Tensor,
     slope: Tensor | None = None,
 ) -> Conditioning:
-    """Returns the fastest kind of conditioning for a kernel; it takes the arguments of ``Conditioning``.
+    """Returns a ``StationaryConditioning`` for one stationary kernel, otherwise a ``Conditioning``.
 
-    If hyperparameters or data require gradients, this is a ``Conditioning`` with a dense Jacobian.
+    It is always a ``Conditioning`` if hyper-parameters or data require gradients.
     """
     number = not (factor.requires_grad or alpha.requires_grad)
     cls = StationaryConditioning if isinstance(kernel, StationaryKernel) and number else Conditioning

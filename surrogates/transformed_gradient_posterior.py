@@ -15,18 +15,18 @@ from surrogates.point_posterior import PointPosterior
 
 
 class TransformedGradientPosterior(PointPosterior):
-    """The posterior of ∇f for f = g(h), where h is a GP and g inverts the outcome transform (``Log``, ``Power``).
+    """The posterior of ∇f for f = g(h), where h is a GP and g is the inverse of the outcome transform.
 
-    h and ∇h are jointly Gaussian, but ∇f = g'(h) ∇h is not. The posterior offers exact joint samples and the
-    delta-method mean g'(E h) E∇h, which is the gradient of the median of f if g is monotone. The moments of ∇f have
-    no general formula, and some do not exist, so ``mean`` and ``variance`` raise an error.
-    ``surrogates.DerivedGP.transformed_gradient_posterior`` makes one.
+    h and ∇h are jointly Gaussian, but ∇f = g'(h) ∇h is not if g is nonlinear, as for ``Log`` and ``Power``. The
+    posterior has exact joint samples and the delta-method mean g'(E h) E∇h, which is the gradient of the median of f if
+    g is monotone. The moments of ∇f have no general formula, and some do not exist, so ``mean`` and ``variance`` raise
+    an error. Create it with ``surrogates.DerivedGP.transformed_gradient_posterior``.
 
     Args:
-        joint: Mean, ``batch (x m) x q x (d+1)``, and covariance, ``batch (x m) x q(d+1) x q(d+1)``, of (h, ∇h).
+        joint: The mean, ``batch (x m) x q x (d+1)``, and the covariance, ``batch (x m) x q(d+1) x q(d+1)``, of (h, ∇h).
         outcome_transform: The transform that g inverts, in evaluation mode, or None for g(h) = h.
         X: The points in the user's units, ``batch x q x d``.
-        num_outputs: m.
+        num_outputs: The number m of outcomes.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class TransformedGradientPosterior(PointPosterior):
     @property
     @outside_inference_mode
     def delta_method_mean(self) -> Tensor:
-        """g'(E h) E∇h, ``batch x q (x m) x d``: the mean to first order in the uncertainty of h and ∇h."""
+        """The delta-method mean g'(E h) E∇h, ``batch x q (x m) x d``, a first-order approximation of the mean."""
         return self._chained(self._mean)
 
     @property
     def mean(self) -> Tensor:
-        """Raises a NotImplementedError; use ``delta_method_mean`` or the mean of samples."""
+        """Not available: raises a NotImplementedError. Use ``delta_method_mean`` or the mean of samples."""
         raise self._not_gaussian("mean")
 
     @property
     def variance(self) -> Tensor:
-        """Raises a NotImplementedError; use the variance of samples."""
+        """Not available: raises a NotImplementedError. Use the variance of samples."""
         raise self._not_gaussian("variance")
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
@@ -66,7 +66,7 @@ class TransformedGradientPosterior(PointPosterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch (x m) x q x (d+1)``: standard normal numbers for h and ∇h."""
+        """``batch (x m) x q x (d+1)``: a standard normal number for each entry of h and ∇h."""
         return self._joint.base_sample_shape
 
     @outside_inference_mode

@@ -57,14 +57,14 @@ DATA = {
     "inf": (
         (X, with_entry(Y, torch.inf)),
         ValueError,
-        "train_Y holds 1 infinite entries; an entry that was not observed",
+        "train_Y holds 1 infinite entries; use NaN for entries that were not observed",
     ),
-    "no value": ((X, Y * torch.nan), ValueError, r"train_Y has no observed value of the outcomes \[0\], only NaN"),
+    "no value": ((X, Y * torch.nan), ValueError, r"train_Y is NaN in every row for the outcomes \[0\]"),
     "both infinities": ((with_entry(with_entry(X, torch.inf).flip(0), -torch.inf), Y), ValueError, "train_X holds 2"),
     "nan variance": (
         (X, Y, with_entry(YVAR, torch.nan)),
         ValueError,
-        "train_Yvar holds 1 entries that are inf, or NaN where",
+        "train_Yvar holds 1 entries that are infinite, or NaN although",
     ),
     "negative variance": ((X, Y, with_entry(YVAR, -0.5)), ValueError, "train_Yvar must be non-negative.*is -0.5"),
     "mixed dtypes": ((X, Y.float()), ValueError, "train_Y is torch.float32 on cpu but train_X is torch.float64 on cpu"),
@@ -80,8 +80,8 @@ def test_training_data(case):
 
 
 KERNELS = {
-    "several outputs": (MultitaskKernel(RBFKernel(), num_tasks=2), UnsupportedKernelError, "gives several outputs"),
-    "no kernel": ("rbf", UnsupportedKernelError, "str is no kernel of GPyTorch"),
+    "several outputs": (MultitaskKernel(RBFKernel(), num_tasks=2), UnsupportedKernelError, "has several outputs"),
+    "no kernel": ("rbf", UnsupportedKernelError, "str is not a GPyTorch kernel"),
     "lengthscales": (RBFKernel(ard_num_dims=2), ValueError, "has 2 lengthscales for 3 inputs; accepted are 1 and 3"),
     "lengthscales in a product": (
         RBFKernel() * ScaleKernel(RBFKernel(ard_num_dims=3, active_dims=[0, 2])),
@@ -295,7 +295,7 @@ def test_given_hyperparameters(build):
         matern_kernel(1.0, nu=2)
     with pytest.raises(TypeError, match="lengthscale must be a number or a tensor, got 'one'"):
         build("one")
-    with pytest.raises(ValueError, match=r"lengthscale must be one number or d of them, got shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"lengthscale must be one number or a vector.*got shape \(2, 3\)"):
         build(torch.ones(2, 3))
     for bad in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="noise must be finite and positive, got"):
@@ -345,7 +345,7 @@ def test_duplicates_without_noise_get_a_jitter_with_a_warning():
 def test_a_duplicate_added_without_noise_is_refused_and_the_model_stays():
     gp = DerivedGP(X, Y, covar_module=kernel_named("matern 5/2"), likelihood=Silent().double())
     state = Unchanged(gp)
-    with pytest.raises(NotPositiveDefiniteError, match="duplicate points need a noise"):
+    with pytest.raises(NotPositiveDefiniteError, match="Remove duplicate points"):
         gp.add_observations(X[1:2], Y[1:2])
     state.check()
     gp.add_observations(XQ, outcomes(XQ))

@@ -144,7 +144,7 @@ def test_a_kernel_that_lies_is_refused_in_any_unit():
             outcome_transform=None,
         )
         assert type(gp.conditioning) is Conditioning
-        with pytest.raises(ValueError, match="explain more of a gradient's variance"):
+        with pytest.raises(ValueError, match="explain more variance of the gradient"):
             _ = gp.gradient_posterior(x_unit * points(1, seed=5)).variance
 
 

@@ -72,7 +72,7 @@ def test_posteriors_under_torch_func(transform):
         lambda x: gp.joint_posterior(x[None]).mean,
         lambda x: fourier.gradient_posterior(x[None]).mean,
     ):
-        with pytest.raises(TypeError, match="instead of vmap"):
+        with pytest.raises(TypeError, match="Instead of vmap"):
             transformed(refused)
     given = GradientObservationGP(points(4), outcomes(points(4)), points(4))
     at = points(4) if transform == "vmap" else points(1)
