@@ -354,10 +354,6 @@ class ModelBuilder:
         The points are z ± δu at three distances δ, for orthonormal directions u along which ∇f(z) is most uncertain,
         given the queries and the pending points. If two points are equally informative, the downhill point comes first.
 
-        Args:
-            state: the state with the plan.
-            pending: the points being evaluated, ``p x d_free``.
-
         Raises:
             NotPositiveDefiniteError: if the queries and pending points are too near to each other.
         """

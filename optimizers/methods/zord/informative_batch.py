@@ -17,15 +17,10 @@ from surrogates.window.window_surrogate import WindowSurrogate
 
 
 def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> StationaryConditioning:
-    """Conditions the Gaussian process on the queries nearest to z and on pending points, for covariances only.
+    """Conditions the process on the queries nearest to z and on pending points, ``p x d``, for covariances only.
 
     The mean of the result is meaningless, because pending values are unknown. Covariances are in float64 and in units
     of the outputscale. The surrogate does not change. With n queries the cost is O((n + p)³ + (n + p)² d).
-
-    Args:
-        surrogate: the Gaussian process of the queries.
-        z: the iterate, shape ``d``, search coordinates.
-        pending: the pending points, ``p x d``.
     """
     trajectory, h = surrogate.trajectory, surrogate.hyperparameters
     rows = trajectory.nearest(z, surrogate.size)

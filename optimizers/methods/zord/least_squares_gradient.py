@@ -20,11 +20,7 @@ WINDOW = 150
 
 @dataclass
 class LinearSurrogate:
-    """A linear function fitted to the queries nearest to a point.
-
-    Attributes:
-        trajectory: the queries.
-    """
+    """A linear function fitted to the queries nearest to a point."""
 
     trajectory: Trajectory
 
