@@ -211,7 +211,7 @@ class Conditioning:
         return self._left(prior, whitened.square().sum((-2, -1)))
 
     def jacobian(self, x: Tensor) -> Tensor:
-        """J(x), dense, ``... x q x n x d``."""
+        """The Jacobian J(x), dense, ``... x q x n x d``."""
         return self._per_user_unit(kernel_blocks(self.kernel, x, self.X).first)
 
     def jacobian_times(self, x: Tensor, u: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class Conditioning:
         return (jacobian @ u.double().unsqueeze(-1)).squeeze(-1)
 
     def whitened_jacobian(self, x: Tensor) -> Tensor:
-        """L⁻¹ J(x), dense, ``... x q x n x d``, float64."""
+        """The whitened Jacobian L⁻¹ J(x), dense, ``... x q x n x d``, float64."""
         return self._whitened(self.jacobian(x).double())
 
     def _left(self, prior: Tensor, explained: Tensor) -> Tensor:

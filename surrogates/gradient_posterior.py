@@ -65,7 +65,7 @@ class GradientPosterior(PointPosterior):
     @cached_with_graph
     @outside_inference_mode
     def mean(self) -> Tensor:
-        """∇μ(x) = ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X)), ``batch x q x d``."""
+        """The posterior mean ∇μ(x) = ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X)), ``batch x q x d``."""
         return self._scaled(self._chained(self._conditioning.mean(self._x, self._pass)), 1, trailing=1)
 
     @cached_with_graph
@@ -95,7 +95,7 @@ class GradientPosterior(PointPosterior):
     @cached_with_graph
     @outside_inference_mode
     def covariance_matrix(self) -> Tensor:
-        """∂σ²(x), dense, ``batch x q x d x d``."""
+        """The posterior covariance ∂σ²(x), dense, ``batch x q x d x d``."""
         return self._scaled(self._covariance(), 2, trailing=2)
 
     @cached_with_graph

@@ -75,13 +75,13 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def inverse(self) -> Tensor:
-        """A⁻¹, ``batch x n x n``, float64."""
+        """The inverse A⁻¹, ``batch x n x n``, float64."""
         with small_algebra(self.factor.shape[:-2].numel() * self.factor.shape[-1] ** 3):
             return torch.cholesky_inverse(self.factor)
 
     @cached_property
     def inverse_times_distances(self) -> Tensor:
-        """A⁻¹ ∘ E, ``batch x n x n``, float64."""
+        """The elementwise product A⁻¹ ∘ E, ``batch x n x n``, float64."""
         if self.gradient_squared_distances is not None:
             return self.inverse * self.gradient_squared_distances()
         return self.inverse * pairwise_squared_distances(self.inputs, self.stationary.column_scales.square())

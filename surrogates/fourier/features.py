@@ -189,7 +189,7 @@ class FourierFeatures:
         return phi @ self.features(X2).mT
 
     def value(self, X: Tensor, w: Tensor) -> Tensor:
-        """φ(x)ᵀw, ``batch x q``, for weights w of ``M``.
+        """The value φ(x)ᵀw, ``batch x q``, for weights w of ``M``.
 
         Raises:
             TypeError, ValueError: As ``features``, and if w does not have the shape ``M`` and X's dtype and device.
@@ -214,7 +214,7 @@ class FourierFeatures:
         return self._coefficients(self.slopes(X), w) @ V
 
     def jacobian(self, X: Tensor) -> Tensor:
-        """∇φ(x), dense, ``batch x q x M x d``."""
+        """The Jacobian ∇φ(x) of the features, dense, ``batch x q x M x d``."""
         self._check(X)
         V, _ = self._cast(X)
         return (self.slopes(X).unsqueeze(-1) * V).flatten(-3, -2)

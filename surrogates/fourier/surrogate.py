@@ -312,7 +312,7 @@ class FourierGradientPosterior:
 
     @cached_property
     def mean(self) -> Tensor:
-        """∇φ(x)ᵀw̄, ``batch x q x d``."""
+        """The posterior mean ∇φ(x)ᵀw̄ of ∇f(x), ``batch x q x d``."""
         return self._features.gradient(self._X, self._weights)
 
     @cached_property

@@ -54,12 +54,12 @@ class AutomaticHessian:
 
     @cached_property
     def gradient(self) -> Tensor:
-        """The gradient itself, ``... x q x d``."""
+        """The gradient at the points, ``... x q x d``."""
         with torch.enable_grad():
             return self._function(self._x)
 
     def dense(self) -> Tensor:
-        """The matrix, ``... x q x d x d``."""
+        """The dense Jacobian of the gradient at every point, ``... x q x d x d``."""
         gradient, x = self.gradient, self._x
         if not gradient.requires_grad:
             return torch.zeros_like(x).unsqueeze(-1).expand(*x.shape, x.shape[-1])

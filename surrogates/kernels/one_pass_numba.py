@@ -90,7 +90,7 @@ def correlations(profile, D, precision, out):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def h(profile, exponent, r2):  # type: ignore[no-untyped-def]
-    """h(r²)."""
+    """The profile h(r²) with number ``profile``."""
     if profile == 0:
         return exp(-0.5 * r2)
     if profile == 1:
@@ -107,7 +107,7 @@ def h(profile, exponent, r2):  # type: ignore[no-untyped-def]
 
 @exact
 def h1(profile, exponent, r2):  # type: ignore[no-untyped-def]
-    """h'(r²)."""
+    """The derivative h'(r²) of the profile with number ``profile``."""
     if profile == 0:
         return -0.5 * exp(-0.5 * r2)
     if profile == 1:

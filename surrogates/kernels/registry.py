@@ -79,7 +79,7 @@ class RadialFunctions:
 
     @property
     def prior_value(self) -> Tensor:
-        """h(0), ``batch x 1``."""
+        """The prior variance h(0) of a value, ``batch x 1``."""
         return self.h(torch.zeros_like(self.lengthscale[..., :1]))[..., 0, :]
 
     @property

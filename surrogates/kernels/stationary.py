@@ -61,7 +61,7 @@ class RadialProfile:
         return self.name != "matern12"
 
     def h(self, r2: Tensor) -> Tensor:
-        """h(r²), elementwise."""
+        """The profile h(r²), elementwise."""
         if self.name == "rbf":
             return torch.exp(-0.5 * r2)
         if self.name == "rq":
@@ -89,10 +89,10 @@ class RadialProfile:
         return (-5 / 6) * (1 + a) * torch.exp(-a)
 
     def h2(self, r2: Tensor) -> Tensor:
-        """d²h/d(r²)², elementwise.
+        """The second derivative h'' = d²h/d(r²)², elementwise.
 
-        For Matérn 3/2 it grows as 1/r for r → 0. The result at r = 0 is then 0, because h'' is used only in products
-        with (x − x')(x − x')ᵀ = O(r²), whose limit is 0.
+        For Matérn 3/2, h'' grows as 1/r for r → 0. The result at r = 0 is 0, because every use multiplies h'' by δδᵀ
+        with δ = x − x', and the product tends to 0.
 
         Raises:
             ValueError: For Matérn 1/2.

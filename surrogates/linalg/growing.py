@@ -86,7 +86,7 @@ class GrowingCholesky:
         return self._storage[: self._n, : self._n]
 
     def append(self, K_new_old: Tensor, K_new_new: Tensor) -> None:
-        """Appends m rows of A.
+        """Appends m rows and columns to A, and extends L.
 
         Args:
             K_new_old: The entries of the new rows in the existing columns, ``m x n``.
@@ -115,7 +115,7 @@ class GrowingCholesky:
         self._n += m
 
     def half_solve(self, B: Tensor) -> Tensor:
-        """L⁻¹ B, for B of ``n`` or ``n x m``."""
+        """Solves L Y = B for Y, with B of ``n`` or ``n x m``."""
         X = (B.unsqueeze(-1) if B.ndim == 1 else B).to(torch.float64, copy=True)
         # A triangular solve copies a matrix that is not contiguous, as the whole factor; blocks are small.
         for i in range(0, self._n, _BLOCK):
@@ -126,7 +126,7 @@ class GrowingCholesky:
         return X.reshape(B.shape)
 
     def solve(self, B: Tensor) -> Tensor:
-        """A⁻¹ B, for B of ``n`` or ``n x m``."""
+        """Solves A Y = B for Y, with B of ``n`` or ``n x m``."""
         X = self.half_solve(B.unsqueeze(-1) if B.ndim == 1 else B)
         for i in reversed(range(0, self._n, _BLOCK)):
             block = slice(i, min(i + _BLOCK, self._n))

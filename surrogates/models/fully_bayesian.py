@@ -35,7 +35,7 @@ class GradientMixturePosterior(GradientPosterior):
 
     @cached_with_graph
     def mixture_mean(self) -> Tensor:
-        """E ∇f(x) = mean_s ∇μ_s(x), ``batch x q x d``."""
+        """The mean of the mixture, E ∇f(x) = mean_s ∇μ_s(x), ``batch x q x d``."""
         return self.mean.mean(MCMC_DIM)
 
     @cached_with_graph

@@ -169,7 +169,7 @@ class PinnedData:
         return 2.0 * float(diagonal.log().sum()) + square / scale + n * math.log(scale)
 
     def model(self, params: Hyperparameters) -> PinnedModel:
-        """The posterior given the data.
+        """The posterior of f − f(pin) given the data.
 
         Raises:
             NotPositiveDefiniteError: if points are too close to each other.
@@ -185,7 +185,7 @@ class PinnedData:
 
 
 class Likelihood(Protocol):
-    """Data whose likelihood a ``ShapeSearch`` evaluates."""
+    """The protocol of data to which a ``ShapeSearch`` fits hyper-parameters."""
 
     @property
     def prior(self) -> PinnedPrior:
@@ -322,14 +322,14 @@ class PinnedModel:
         return self.params.noise * self.scale * self.data.unit**2
 
     def mean(self, v: Tensor) -> float:
-        """μ(v) at one point v of shape ``d``."""
+        """The posterior mean μ(v) at one point v of shape ``d``."""
         distances = torch.linalg.vector_norm(self._points - v, dim=1)
         bracket = float(self._weights @ self.data.prior.matern(distances)) - self._offset
         quadratic = float(v @ (self._linear + 0.5 * (self._quadratic @ v)))
         return self.data.unit * (quadratic + self.params.amplitude * bracket)
 
     def means_at(self, V: Tensor) -> Tensor:
-        """μ at several points V, ``n x d``; the result has shape ``n``."""
+        """The posterior mean μ at several points V, ``n x d``; the result has shape ``n``."""
         distances = torch.cdist(V, self._points, compute_mode="donot_use_mm_for_euclid_dist")
         bracket = self.data.prior.matern(distances) @ self._weights - self._offset
         quadratic = V @ self._linear + 0.5 * (V @ self._quadratic * V).sum(1)

@@ -53,7 +53,7 @@ class Point(NamedTuple):
 
 
 class Rectangle(NamedTuple):
-    """The x with lower <= x <= upper."""
+    """The rectangle of points x with lower <= x <= upper."""
 
     lower: tuple[float, float]
     upper: tuple[float, float]

@@ -108,16 +108,16 @@ class NearestWindow:
 
     @property
     def squared_distances(self) -> Tensor:
-        """D/ℓ², ``k x k``, float64, symmetric with a zero diagonal."""
+        """The scaled squared distances D/ℓ², ``k x k``, float64, symmetric with a zero diagonal."""
         return self._precision * self._D[: len(self), : len(self)]
 
     def gradient_squared_distances(self) -> Tensor:
-        """E = D/ℓ⁴, ``k x k``, used for traces of gradient covariances."""
+        """The squared distances E = D/ℓ⁴, ``k x k``, used for traces of gradient covariances."""
         return self._precision * self.squared_distances
 
     @property
     def covariance(self) -> Tensor:
-        """A, ``k x k``, a view that the next move changes."""
+        """The covariance A, ``k x k``: a view that the next move changes."""
         return self._A[: len(self), : len(self)]
 
     @property

@@ -160,7 +160,7 @@ class Trajectory:
         return x.detach().contiguous(), min(positive_integer("k", k), len(self))
 
     def state_dict(self) -> dict[str, Any]:
-        """All queries, as copies, for ``load_state_dict``."""
+        """Copies of all queries, for ``load_state_dict``."""
         return {
             "version": 1,
             "d": self.d,

@@ -334,7 +334,7 @@ class WindowSurrogate:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a ``state_dict``."""
+        """Restores the result of ``state_dict``."""
         self.trajectory.load_state_dict(state["trajectory"])
         self._take(Hyperparameters(**state["hyperparameters"]))
         self.window = self._empty_window(self.size)
