@@ -4,9 +4,8 @@ The default method and COBYQA start on each design (``experiments.workloads.desi
 query is one distinct point. A run succeeds when f is within a relative 1e-3 of the optimum and no constraint is
 violated by more than 1e-6. The table lists the median number of queries to success, or inf if fewer than half of the
 runs succeed. COBYQA runs in the design's variables and in variables scaled to [−1, 1]. The benchmark scales them
-itself, because SciPy 1.17 evaluates nonlinear constraints at the wrong point with COBYQA's option ``scale``. In scaled
-variables its initial radius is a fifth of a side, like the default method's; with COBYQA's default some runs stop at
-once.
+itself, because SciPy 1.17 evaluates constraints at the wrong point with COBYQA's option ``scale``. In scaled variables
+its initial radius is a fifth of a side, as in the default method; with COBYQA's default some runs stop at once.
 
 The benchmark also measures the default method's processor time per query on a quadratic with m curved constraints,
 relative to the time without constraints. Each time is the shortest of three runs.

@@ -33,7 +33,7 @@ class CurvatureProblem:
         clients: the clients' functions of a point of shape ``d``; a single one without a federation.
         x0: start of all methods, shape ``d``.
         minimum: minimum of the mean of the clients' functions; 0 for networks, whose minimum is unknown.
-        diagonal: the oracle's preconditioner: the Hessian's diagonal at the minimum, or a network's squared ``SCALES``.
+        diagonal: the oracle's diagonal, shape ``d``: the Hessian's at the minimum, or a network's squared ``SCALES``.
         groups: groups for ``group_probe``; None for single coordinates.
         num_random: number of random groups of the control.
         base: base rate of methods without a diagonal, for P perturbations.

@@ -1,6 +1,6 @@
 """Beyond FZooS: a correction length γ that adapts in every round against fixed γ, on the quadratics of Appx. G.1.
 
-``fzoos_adaptive`` fits one γ for all clients at the server's x_r (``federated.methods.fzoos.gamma.Adaptive``);
+``fzoos_adaptive`` fits one γ for all clients by least squares at x_r (``federated.methods.fzoos.gamma.Adaptive``);
 ``fzoos_adaptive_two`` uses x_r and x_{r−1}, and ``fzoos_adaptive_five`` five points between them, near the round's mean
 iterates. ``fzoos_eb`` is the one-way rule with its margin (``experiments.beyond.gamma_rules``), and ``fzoos`` is the
 paper's 1/t. ``fzoos_oracle`` knows F: it runs each round with γ = 0, 1/2 and 1 and keeps the result with the lowest F.

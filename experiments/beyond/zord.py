@@ -19,9 +19,9 @@ spans the box, whose middle is at or near the minima of Ackley and Levy.
 
 Two things were changed after a first version had been run on seeds 0 to 9. In the first version the gate was based on a
 probability (``query_rules.ProbabilityGate``) and improved the quadratics only; and Ackley and Levy had uniform starts,
-on Ackley's plateau and near a local minimum of Levy, where no gate helped. The present gate was chosen on development
-seeds from 1000 on, four per problem (on quadratics without the limit of five active queries in a row). The test seeds
-are 100 to 109.
+on Ackley's plateau and near a local minimum of Levy, where no gate helped. The present gate was chosen on four
+development seeds per problem, from 1000 on (on quadratics without the limit of five active queries in a row). Test
+seeds are 100 to 109.
 """
 
 from __future__ import annotations

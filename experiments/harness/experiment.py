@@ -22,8 +22,7 @@ Every experiment satisfies these conditions, which ``tests/experiments/test_figu
 * ``claims`` returns verdicts with finite numbers over all seeds. At least one verdict is on the paper's claim, if the
   source makes a measurable claim. A claim that fails is reported like any other.
 * Every number in ``shows``, in a verdict or in a table's caption is one of the settings. Numbers that differ between
-  scales are computed from the settings (``tests/experiments/test_words.py``). Module docstrings describe the paper's
-  scale.
+  scales are computed from the settings (``tests/experiments/test_words.py``). Docstrings describe the paper's scale.
 * ``table`` has a caption, and each row has a name and a value.
 * An experiment with ``data`` has a ``stand_in``, whose name ``figures`` writes above each figure.
 * ``check(settings)`` raises ``ValueError`` before any seed runs if the data are not as expected.
@@ -84,8 +83,7 @@ class Experiment:
         id: paper, then figure or table, such as ``zord-fig2a``.
         shows: description of the figure or table in one line; a function of the settings if it mentions their numbers.
         claim: the claim of the source, with its numbers.
-        scales: settings (frozen dataclasses) of ``paper``, ``quick`` and, if ``paper`` takes more than a night,
-            ``reduced``.
+        scales: settings (frozen dataclasses) of ``paper``, ``quick`` and, if ``paper`` takes over a night, ``reduced``.
         run_seed: maps settings and a seed, the unit of repetition, parallel work and bootstrap, to records.
         plot: maps settings and records to a figure; None if there is only a table.
         claims: maps settings and the records of at least two seeds to verdicts.

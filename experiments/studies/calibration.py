@@ -3,7 +3,7 @@
 Functions and their exact gradients are drawn from a GP prior. The GP with the same prior is conditioned on noisy values
 at uniform points of the unit cube. Four statements are then exact, and are tested:
 
-- A partial derivative lies within z posterior standard deviations of its posterior mean with a normal's probability.
+- The posterior mean ± z posterior standard deviations contains a partial derivative with probability Φ(z) − Φ(−z).
 - E‖∇f(x) − ∇μ(x)‖² = trace ∂σ²(x).
 - Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ),
   which follows from Laurent and Massart's tail bound of χ²(d) for δ ≤ 1/e. We test the stronger bound with

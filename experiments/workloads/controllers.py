@@ -1,10 +1,10 @@
 """Controllers of gymnasium's environments as minimization problems: minus the mean return of their episodes.
 
 A controller is an MLP with two hidden layers of 10 units and biases. Continuous actions are the tanh of its outputs,
-scaled to the action's range. A discrete action is the index of the largest output, whereas ZoRD's Appx. C.5 uses a
-softmax layer. The tanh in the hidden layers is our choice. Episode e of every query starts from the environment's state
-with seed ``seed + e``, so f is deterministic. (BipedalWalker keeps state between episodes, so Box2D's environments are
-made anew.)
+scaled to the action's range. A discrete action is the largest output's index; ZoRD's Appx. C.5 uses a softmax layer.
+The tanh in the hidden layers is our choice. Episode e of every query starts from the environment's state with seed
+``seed + e``, so f is deterministic. (BipedalWalker keeps state between episodes, so Box2D's environments are made
+anew.)
 """
 
 from __future__ import annotations

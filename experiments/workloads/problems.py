@@ -1,8 +1,7 @@
 """Test functions with their known minimum, batched over torch tensors.
 
 Formulas are from Surjanovic and Bingham, Virtual Library of Simulation Experiments. Every function maps ``... x d`` to
-``...``, keeps dtype and device, and has an exact ``gradient`` (except at Ackley's minimum, where the function has a
-kink).
+``...``, keeps dtype and device, and has an exact ``gradient`` (except at Ackley's minimum, where it has a kink).
 """
 
 from __future__ import annotations

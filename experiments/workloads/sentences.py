@@ -5,9 +5,9 @@
 * ``squad``: "anna has the red cup in the park . what ? answer :" → "red cup".
 
 A model is pretrained to complete such sentences in *other* words ("so it is bad", "these are alike", "the thing is red
-cup"), with one half of the subject words. After that the model can read the sentences, but it knows neither the words
-of the tasks' questions and answers nor the other half of the subject words. The clients fine-tune it on these. All
-tasks share one vocabulary.
+cup"), with one half of the subject words. The model can then read the sentences, but knows neither the words of the
+tasks' questions and answers nor the other half of the subject words. The clients fine-tune it on these. All tasks share
+one vocabulary.
 """
 
 from __future__ import annotations

@@ -13,18 +13,17 @@ with two convolutions and two linear layers; its CIFAR-10 victims are ResNet-18.
 
 Our choices where the paper gives no details: P counts classes. The attacked images are those that the mean of the
 victims' probabilities classifies correctly, because a victim cannot recognize a class that it has not seen. f_i is
-log(1 + exp(margin)) with the paper's f_i as the margin, so that a victim that does not know the class has little
-weight. All victims are the small CNN. The paper gives neither the bound nor the grids of P and T: we use ZoRD's ε = 0.3
-for MNIST and 0.2 for CIFAR-10; P = 3, 5, 8 with T = 10; and T = 5, 10, 20 with P = 5. The perturbation δ is searched as
-z in the unit cube. Q = 20 (and also 5 at equal queries) and λ = 0.01 as in Figure 1. Adam's rate is the best of
-``RATES`` on the digits of ``tuning_seeds``, which no figure uses, for FZooS with γ = 1/t, FedZO and SCAFFOLD II. FZooS
-with other γ has the rate of FZooS, the other baselines that of FedZO. We add FZooS with a settling rate
-(``beyond-plateau``).
+log(1 + exp(margin)) with the paper's f_i as the margin, so that victims that do not know the class have little weight.
+All victims are the small CNN. The paper gives neither the bound nor the grids of P and T: we use ZoRD's ε = 0.3 for
+MNIST and 0.2 for CIFAR-10; P = 3, 5, 8 with T = 10; and T = 5, 10, 20 with P = 5. The perturbation δ is searched as z
+in the unit cube. Q = 20 (and also 5 at equal queries) and λ = 0.01 as in Figure 1. Adam's rate is the best of ``RATES``
+on the digits of ``tuning_seeds``, which no figure uses, for FZooS with γ = 1/t, FedZO and SCAFFOLD II. FZooS with other
+γ has FZooS's rate, the other baselines FedZO's. We add FZooS with a settling rate (``beyond-plateau``).
 
 A baseline with Q = 20 makes 2,100 queries in a round with T = 10, so 100 rounds cost 210,000 queries per image. All
 methods on 15 images, five panels and five seeds make some billion queries. The reduced scale has T = 5 and 10 rounds.
 
-Without ``--data`` the same digits replace both data sets; Figure 7 then has other seeds (``FIRST_SEED``).
+Without ``--data`` the same digits replace both data sets, so Figure 7 has other seeds (``FIRST_SEED``).
 """
 
 from __future__ import annotations

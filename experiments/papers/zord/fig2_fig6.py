@@ -4,8 +4,7 @@ All figures show the cosine similarity and the Euclidean error of the derived GP
 finite differences (eq. 2) and of least squares. ``experiments.papers.zord.gradient_error`` lists our choices.
 
 *Figures 2a, 6a and 6b* have equal numbers of queries: at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and
-with several kernels at d = 80 (Figure 6b). Lines are means and standard errors over seeds, which draw x₀s and
-directions:
+with several kernels at d = 80 (Figure 6b). Lines are means and standard errors over seeds (x₀s and directions):
 
 - The paper shows two values of λ without naming them, so there are two smoothing radii here. With standard normal
   directions the queries lie at distance λ√d from x₀. At λ = 0.1 and d = 80 they span most of one period of Ackley's

@@ -1,8 +1,7 @@
 """Locomotion in MuJoCo: minus the return of Swimmer, HalfCheetah or Walker2d as a function of a controller's weights.
 
-The policies are ZoRD's networks with two hidden layers (Table 3) and, for Swimmer and HalfCheetah, also linear ones.
-All have biases and actions in the range of tanh (``experiments.workloads.controllers``). The seed draws the initial
-states.
+Policies are ZoRD's networks with two hidden layers (Table 3) and, for Swimmer and HalfCheetah, linear policies. All
+have biases and actions in the range of tanh (``experiments.workloads.controllers``). The seed draws the initial states.
 
 An episode has up to 1,000 steps: a query takes about a tenth of a second for Swimmer, tens of milliseconds for
 HalfCheetah, and milliseconds for Walker2d, whose eight episodes take tenths of a second if it walks. f is
