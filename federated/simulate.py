@@ -215,7 +215,7 @@ def make_federation(
     else:
         host = WorkerPool(made, *clients, workers=workers, start_method=start_method, timeout=timeout)
     value = (lambda x: fun(to_numpy(x))) if arrays and fun is not None else fun
-    return Federation(made, host, value, codec)
+    return Federation(made, host, fun=value, codec=codec)
 
 
 def _arrays(numpy: bool | None, x0: Any) -> bool:

@@ -29,6 +29,7 @@ from optimizers.first_order import FirstOrder
 from optimizers.least_squares import least_squares
 from optimizers.methods.bayesian.cobbo import CobBO
 from optimizers.methods.bayesian.turbo import TuRBO
+from optimizers.methods.estimated_descent import EstimatedDescent
 from optimizers.methods.evolution_strategies import ES
 from optimizers.methods.gld import GLD
 from optimizers.methods.gradient_descent import GradientDescent
@@ -48,11 +49,14 @@ from optimizers.methods.zord.least_squares_gradient import LeastSquaresGradient
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.minimize import minimize, run
 from optimizers.prox import L1, Box, BoxRidge, ElasticNet, L2Ball, NoProx, Prox, Ridge, Simplex
+from optimizers.registry import METHODS, method_class
+from optimizers.running.interrupts import follow_parent
 
 __all__ = [
     "ES",
     "GLD",
     "L1",
+    "METHODS",
     "PRGF",
     "RGF",
     "ZOSVRG",
@@ -71,6 +75,7 @@ __all__ = [
     "Directions",
     "Displacement",
     "ElasticNet",
+    "EstimatedDescent",
     "Evaluator",
     "FailedQueryError",
     "FiniteDifferences",
@@ -105,9 +110,11 @@ __all__ = [
     "ZOLKatyusha",
     "ZoRD",
     "compare",
+    "follow_parent",
     "latin_hypercube",
     "least_squares",
     "local_cloud",
+    "method_class",
     "minimize",
     "run",
     "scipy_method",

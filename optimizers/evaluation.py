@@ -7,7 +7,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -57,6 +57,7 @@ class Evaluator:
     """
 
     fun: Callable[[Any], Any]
+    _: KW_ONLY
     numpy: bool = False
     batched: bool = False
     on_failure: FailurePolicy = "skip"
@@ -81,7 +82,7 @@ class Evaluator:
         return hasattr(self.fun, "evaluate_at")
 
     @property
-    def most_retries(self) -> int:
+    def max_retries(self) -> int:
         """The largest number of further evaluations of a point."""
         return self.retries if self.on_failure == "retry" else 0
 
@@ -93,7 +94,7 @@ class Evaluator:
             spare: the largest number of retries, which is the budget left after the batch.
         """
         values, rows, retried = dict[int, float](), list(range(len(batch))), 0
-        for attempt in range(1 + self.most_retries):
+        for attempt in range(1 + self.max_retries):
             retried += len(rows) if attempt else 0
             for part, call in self.calls(batch, rows):
                 found = self.outcome(partial(_unless_ended, call), f"point {part[0]} of batch {batch.id}")

@@ -29,17 +29,17 @@ class FirstOrder:
     """A torch optimizer and its state, applied to given points and gradients.
 
     Args:
-        factory: makes a torch optimizer of one vector parameter.
+        update_rule: makes a torch optimizer of one vector parameter.
         x: a point of shape ``d``, from which the parameter takes dtype and device.
 
     Raises:
-        TypeError: if the factory does not return a torch optimizer of the given parameter.
+        TypeError: if ``update_rule`` does not return a torch optimizer of the given parameter.
     """
 
-    def __init__(self, factory: UpdateRule, x: Tensor) -> None:
-        self._factory = factory
+    def __init__(self, update_rule: UpdateRule, x: Tensor) -> None:
+        self._factory = update_rule
         self._parameter = torch.nn.Parameter(torch.empty(0, dtype=x.dtype, device=x.device))
-        made: Any = factory(self._parameter) if callable(factory) else factory
+        made: Any = update_rule(self._parameter) if callable(update_rule) else update_rule
         held = [id(p) for group in getattr(made, "param_groups", []) for p in group["params"]]
         if not isinstance(made, TorchOptimizer) or held != [id(self._parameter)]:
             raise TypeError(

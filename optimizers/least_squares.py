@@ -30,7 +30,7 @@ HINTS = ELSEWHERE | {
 
 
 def least_squares(
-    r: Callable[[Any], Any],
+    fun: Callable[[Any], Any],
     x0: Any,
     *,
     max_queries: int,
@@ -48,7 +48,7 @@ def least_squares(
     may be noisy. A query fails if any residual is NaN.
 
     Args:
-        r: function from a point, shape ``d``, to residuals, shape ``m``; with ``batched`` from ``q x d`` to ``q x m``.
+        fun: function from a point, shape ``d``, to residuals, shape ``m``; with ``batched`` from ``q x d`` to ``q x m``.
         x0: initial point, shape ``d``.
         max_queries: the budget of evaluations of r.
         bounds: ``scipy.optimize.Bounds``, ``Space``, a tuple (lower, upper) of arrays or numbers as in SciPy's
@@ -87,4 +87,4 @@ def least_squares(
         given = as_history(history)
         R = np.asarray(given.y, dtype=float)
         options["history"] = replace(given, y=[cost.cost(row) for row in R], c=R)
-    return minimize(r, x0, max_queries=max_queries, bounds=bounds, residuals=cost, **options)
+    return minimize(fun, x0, max_queries=max_queries, bounds=bounds, residuals=cost, **options)

@@ -83,7 +83,7 @@ def minimize(
         x0: initial point, shape ``d``: a tensor, array or list, or a dictionary if the variables have names. If None,
             a method with a model of f begins at the best point of the history or, without a history, of a Sobol' design
             in the bounds.
-        method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
+        method: a name in ``optimizers.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
             methods on COCO's functions (``experiments/published/which-method.md``); its prox needs a method ``value``.
         max_queries: query budget, never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned. ``Space`` adds
@@ -109,8 +109,7 @@ def minimize(
             ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``. Processes
             need a picklable ``fun``. A query whose job dies counts as failed. ``concurrent.futures.BrokenExecutor`` is
             raised if the executor breaks, cancels a query, or cannot send ``fun``. If the program is killed, processes
-            of your pool remain; ``ProcessPoolExecutor(initializer=follow_parent)``, with ``follow_parent`` of
-            ``optimizers.running.interrupts``, avoids this.
+            of your pool remain; ``ProcessPoolExecutor(initializer=follow_parent)`` avoids this.
         checkpoint: a file that saves the run; its journal, ``<checkpoint>.journal``, records each value at once. The
             same call continues the run bitwise, also with a larger budget or another target; for a finished run it
             returns the result. (A run that a callback ended continues unless the callback ends it again.) Points that
@@ -166,7 +165,7 @@ def minimize(
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)
     result = run(
         optimizer,
-        Evaluator(objective, arrays, batched, on_failure, retries),
+        Evaluator(objective, numpy=arrays, batched=batched, on_failure=on_failure, retries=retries),
         callback=callback,
         workers=workers,
         executor=executor,

@@ -4,6 +4,7 @@ from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
+from warnings import warn as _warn
 
 from surrogates.conditioning import Conditioning
 from surrogates.fourier.features import FingerprintError, FourierFeatures
@@ -14,10 +15,8 @@ from surrogates.kernels.blocks import kernel_blocks, prior_gradient_covariance, 
 from surrogates.kernels.errors import UnsupportedKernelError
 from surrogates.kernels.makers import gaussian_likelihood, matern_kernel, rbf_kernel
 from surrogates.kernels.registry import Blocks, KernelFunctions, RadialFunctions, register_kernel
-from surrogates.kernels.stationary import RadialProfile, radial_profile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.linalg.growing import GrowingCholesky
-from surrogates.model_lists import gradient_posterior, of_each_outcome
+from surrogates.model_lists import gradient_posterior, map_outcomes
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.fully_bayesian import FullyBayesianDerivedGP, GradientMixturePosterior
 from surrogates.models.gradient_observations import GradientObservationGP
@@ -38,8 +37,6 @@ from surrogates.transformed_gradient_posterior import TransformedGradientPosteri
 
 if _TYPE_CHECKING:
     from surrogates.gradient_information import GradientInformation
-    from surrogates.window.nearest_window import NearestWindow
-    from surrogates.window.trajectory import Trajectory
 
 __all__ = [
     "ActiveSubspace",
@@ -58,25 +55,21 @@ __all__ = [
     "GradientObservationGP",
     "GradientPosterior",
     "GradientSensitivity",
-    "GrowingCholesky",
     "HessianPosterior",
     "KernelFunctions",
-    "NearestWindow",
     "NotFittedError",
     "NotPositiveDefiniteError",
     "PartialDependence",
     "PinnedKernel",
     "PinnedPrior",
     "RadialFunctions",
-    "RadialProfile",
-    "Trajectory",
     "TransformedGradientPosterior",
     "UnsupportedKernelError",
     "gaussian_likelihood",
     "gradient_posterior",
     "kernel_blocks",
+    "map_outcomes",
     "matern_kernel",
-    "of_each_outcome",
     "partial_dependence",
     "plot_gradient_arrows",
     "plot_partial_dependence",
@@ -84,7 +77,6 @@ __all__ = [
     "plot_sign_map",
     "prior_gradient_covariance",
     "prior_gradient_variance",
-    "radial_profile",
     "rbf_kernel",
     "register_kernel",
     "sample_hyperparameters",
@@ -93,19 +85,14 @@ __all__ = [
 __version__ = _version("gradient-surrogates")
 
 
-# Registering GradientInformation with BoTorch takes most of a second; the others import numba.
-_AT_FIRST_USE = {
-    "GradientInformation": "surrogates.input_constructors",
-    "NearestWindow": "surrogates.window.nearest_window",
-    "Trajectory": "surrogates.window.trajectory",
-}
-
-
 def __getattr__(name: str) -> _Any:
-    """Imports ``GradientInformation``, ``NearestWindow`` and ``Trajectory`` at their first use."""
-    if name not in _AT_FIRST_USE:
+    """Imports ``GradientInformation`` at its first use: registering it with BoTorch takes most of a second."""
+    if name == "of_each_outcome":
+        _warn("of_each_outcome is now called map_outcomes", DeprecationWarning, stacklevel=2)
+        return map_outcomes
+    if name != "GradientInformation":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(_AT_FIRST_USE[name]), name)
+    return _import_module("surrogates.input_constructors").GradientInformation
 
 
 def __dir__() -> list[str]:

@@ -140,10 +140,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
     if not isfinite(sum(map(sum, tensor.tolist())) if few else tensor.detach().sum().item()):
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
-            raise ValueError(
-                f"{name} holds {bad} entries that are NaN or inf; all must be finite "
-                "(surrogates.Trajectory stores failed queries separately)."
-            )
+            raise ValueError(f"{name} holds {bad} entries that are NaN or inf; all must be finite.")
 
 
 def is_traced(tensor: Tensor) -> bool:

@@ -79,6 +79,7 @@ class GradientInformation(AcquisitionFunction):
         self,
         model: Model,
         X_target: Tensor,
+        *,
         X_pending: Tensor | None = None,
         noise: float | None = None,
         objective_index: int | None = None,

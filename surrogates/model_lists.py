@@ -20,7 +20,7 @@ def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | Posterior
 
     The models of a list are independent, may differ in data, kernels, noise and transforms, and may have several
     outcomes each. ``mean``, ``variance`` and ``rsample`` of a ``PosteriorList`` concatenate the gradients of models
-    with one outcome, ``batch x q x (m·d)``. To evaluate another method for every outcome, use ``of_each_outcome``.
+    with one outcome, ``batch x q x (m·d)``. To evaluate another method for every outcome, use ``map_outcomes``.
 
     Args:
         model: A ``DerivedGP`` or ``GradientObservationGP``, or a ``ModelListGP`` of them.
@@ -33,7 +33,7 @@ def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | Posterior
     Example:
         >>> models = ModelListGP(DerivedGP(X1, Y1), DerivedGP(X2, Y2))
         >>> slopes = gradient_posterior(models, X)
-        >>> of_each_outcome(GradientPosterior.positive_probability, slopes)  # batch x q x 2 x d
+        >>> map_outcomes(GradientPosterior.positive_probability, slopes)  # batch x q x 2 x d
     """
     if isinstance(model, ModelList):
         return PosteriorList(*(gradient_posterior(cast(Model, part), X) for part in model.models))
@@ -45,13 +45,13 @@ def gradient_posterior(model: Model, X: Tensor) -> GradientPosterior | Posterior
     return model.gradient_posterior(X)
 
 
-def of_each_outcome(
-    question: Callable[[GradientPosterior], Tensor], posterior: GradientPosterior | PosteriorList
+def map_outcomes(
+    function: Callable[[GradientPosterior], Tensor], posterior: GradientPosterior | PosteriorList
 ) -> Tensor:
     """Evaluates a function of a ``GradientPosterior`` for every outcome.
 
     Args:
-        question: A function of a ``GradientPosterior``, such as ``GradientPosterior.descent_probability``, that returns
+        function: A function of a ``GradientPosterior``, such as ``GradientPosterior.descent_probability``, that returns
             ``batch x q x ...``, or ``batch x q x m x ...`` for m > 1 outcomes.
         posterior: The result of ``gradient_posterior``.
 
@@ -67,7 +67,7 @@ def of_each_outcome(
             raise TypeError(
                 f"posterior must be a GradientPosterior or a PosteriorList of them, got {type(part).__name__}."
             )
-        value, several = question(part), part.batch_range[1] == -3
+        value, several = function(part), part.batch_range[1] == -3
         after_q = len(part.base_sample_shape) + part.batch_range[1] + 1
         found.append(value if several else value.unsqueeze(after_q))
     return torch.cat(found, dim=after_q)

@@ -68,7 +68,7 @@ METHOD_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "zo_svrg-given": ("zo_svrg", 5, {"smoothness": 20.0, "prox": "box-ridge"}),
     "projected_zo": ("projected_zo", 5, {}),
     "projected_zo-given": ("projected_zo", 5, {"smoothness": 20.0, "prox": "ridge"}),
-    "projected_zo-coordinates": ("projected_zo", 5, {"estimator": "coordinates", "steps": "constant"}),
+    "projected_zo-coordinates": ("projected_zo", 5, {"estimator": "coordinates", "step_schedule": "constant"}),
     "projected_zo-corner": (
         "projected_zo",
         5,

@@ -36,6 +36,9 @@ from federated import decode, make_federation
 from federated.testing import Fault, faulty
 from optimizers import L1, Box, BoxRidge, L2Ball, Ridge, Simplex
 from optimizers.registry import method_class
+from surrogates.kernels.stationary import radial_profile
+from surrogates.window.nearest_window import NearestWindow
+from surrogates.window.trajectory import Trajectory
 from tests.digest_cases import ALGORITHM_CASES, METHOD_CASES
 
 Digests = dict[str, Any]
@@ -251,7 +254,7 @@ def run_model(kernel: Callable[[], Any] | None, d: int = 3, n: int = 20, fit: bo
 def run_observed_gradients() -> Digests:
     X, Y = _data(12, 3, 4)
     G = torch.cos(3.0 * X) * 3.0
-    model = surrogates.DerivedGP.with_gradients(X, Y, G)
+    model = surrogates.GradientObservationGP(X, Y, G)
     model.eval()
     found = Stream()
     posterior = model.gradient_posterior(X[:3] + 0.1)
@@ -279,10 +282,10 @@ def run_features(kernel: str, kind: str, d: int) -> Digests:
 
 def run_trajectory() -> Digests:
     X, Y = _data(60, 4, 8)
-    trajectory = surrogates.Trajectory(4)
+    trajectory = Trajectory(4)
     trajectory.append(X[:30], Y[:30, 0])
-    profile = surrogates.radial_profile(surrogates.matern_kernel(0.8).base_kernel)
-    window = surrogates.NearestWindow(trajectory, 12, precision=0.8**-2, profile=profile, noise=1e-6)
+    profile = radial_profile(surrogates.matern_kernel(0.8).base_kernel)
+    window = NearestWindow(trajectory, 12, precision=0.8**-2, profile=profile, noise=1e-6)
     found = Stream()
     for i in range(30, 60):
         trajectory.append(X[i : i + 1], Y[i : i + 1, 0])

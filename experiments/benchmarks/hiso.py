@@ -58,7 +58,7 @@ def measure(d: int, seconds: float, count: int, device: str) -> tuple[dict[str, 
     grouped = GroupDiagonal(Groups(min(d, 100), d), torch.ones(min(d, 100), device=device))
 
     calls: dict[str, Call] = {
-        "ours, x and H": lambda: update(x, directions, terms, 1e-3, hessian=hessian, learning=RULE.eq12),
+        "ours, x and H": lambda: update(x, directions, terms, 1e-3, hessian=hessian, learning=RULE.learning),
         "ours, one number a group": lambda: update(x, directions, terms, 1e-3, hessian=grouped),
         "torch, whole vectors": lambda: torch_step(x, hessian, count),
     }

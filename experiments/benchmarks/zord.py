@@ -21,8 +21,8 @@ from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
 from experiments.benchmarks.timing import timed_parts
 from optimizers import ZoRD
-from surrogates import NearestWindow
 from surrogates.window import window_surrogate
+from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.window_surrogate import WindowSurrogate
 
 PARTS: dict[str, list[tuple[object, str]]] = {

@@ -12,7 +12,7 @@
 
         def broadcasts(self, phase): return MessageSpec({"x": self.vector})   # a phase's message to clients
         def reports(self, phase): return MessageSpec({"x": self.vector})      # a client's message; others are refused
-        def most_points(self, phase): return 210                              # bounds the queries a client can claim
+        def max_points(self, phase): return 210                              # bounds the queries a client can claim
 
     class FedZOServer(Server):
         def _start(self): self.state = ServerState(self.algorithm.x0)         # one dataclass; `x` is the model
@@ -215,7 +215,7 @@ class Algorithm(ABC):
     def reports(self, phase: str) -> MessageSpec:
         """Returns the specification of a client's report in a phase."""
 
-    def most_points(self, phase: str) -> int | None:
+    def max_points(self, phase: str) -> int | None:
         """Returns the maximal number of points that a client evaluates in a phase; None if unknown."""
         return None
 
@@ -226,14 +226,14 @@ class Algorithm(ABC):
     # For servers and clients.
 
     @property
-    def most_queries(self) -> float:
+    def max_client_queries(self) -> float:
         """Maximal number of queries that a client may claim in a phase, including retries; infinity if unknown."""
-        points = [2 if phase == ACCEPT else self.most_points(phase) for phase in self.exchanges]
+        points = [2 if phase == ACCEPT else self.max_points(phase) for phase in self.exchanges]
         return (1 + MOST_RETRIES) * max(math.inf if count is None else count for count in points)
 
     def check_spent(self, phase: str, queries: int, failures: int, gradients: int) -> None:
         """Raises ``MessageError`` if a client claims more queries or gradients than a phase can take."""
-        most = 2 if phase == ACCEPT else self.most_points(phase)
+        most = 2 if phase == ACCEPT else self.max_points(phase)
         if most is None:
             return
         if queries - failures > most or queries > (1 + MOST_RETRIES) * most or gradients > most:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from itertools import chain
 from textwrap import shorten
@@ -116,6 +116,7 @@ class Federation:
 
     algorithm: Algorithm
     host: ClientHost
+    _: KW_ONLY
     fun: Callable[[Tensor], Any] | None = None
     codec: bool = True
 

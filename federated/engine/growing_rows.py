@@ -19,7 +19,7 @@ from torch import Tensor
 
 NAMES = ("X", "y", "failed_X")
 TRAJECTORY = {"version", "d", *NAMES}
-"""Names in the state of a ``surrogates.Trajectory``; older states also have ``noise``, which is None."""
+"""Names in the state of a ``Trajectory``; older states also have ``noise``, which is None."""
 
 
 @dataclass(frozen=True)

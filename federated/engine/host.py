@@ -90,8 +90,8 @@ class Host:
     evaluators: Mapping[int, Evaluator]
     gradients: Mapping[int, Gradient] = field(default_factory=dict)
     timeout: float | None = None
-    _clients: dict[int, Client] = field(default_factory=dict)
-    _traced: set[tuple[str, str, int]] = field(default_factory=set)
+    _clients: dict[int, Client] = field(default_factory=dict, init=False)
+    _traced: set[tuple[str, str, int]] = field(default_factory=set, init=False)
 
     def client(self, number: int) -> Client:
         """Returns client ``number``, which is created if necessary."""

@@ -76,7 +76,7 @@ class GridHost:
         self._owners: dict[int, int] = {}
         self._claims: dict[int, int] = {}
         self._pending: dict[str, PendingMessage] = {}
-        self._accounts = {c: ClientAccount(timeout, algorithm.most_queries) for c in range(algorithm.clients)}
+        self._accounts = {c: ClientAccount(timeout, algorithm.max_client_queries) for c in range(algorithm.clients)}
         self._strict = False
         self._refreshed_at = -math.inf
 

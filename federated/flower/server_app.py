@@ -73,7 +73,7 @@ def run(grid: Grid, config: RunConfig) -> Federation:
         status.round(record)
 
     host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys, say=waiting)
-    federation = Federation(algorithm, host, config.global_function(), codec=False)
+    federation = Federation(algorithm, host, fun=config.global_function(), codec=False)
     resumed = load_checkpoint(federation, Path(config.resume).expanduser()) if config.resume else None
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:

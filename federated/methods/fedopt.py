@@ -88,7 +88,7 @@ class FedAvg(LocalSteps):
     def __init__(self, x0: Any, *, update_rule: UpdateRule = sgd, **options: Any) -> None:
         super().__init__(x0, update_rule=update_rule, **options)
 
-    def most_points(self, phase: str) -> int:
+    def max_points(self, phase: str) -> int:
         """T points, with a gradient at each of them."""
         return self.local_steps
 

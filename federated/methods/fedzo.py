@@ -105,7 +105,7 @@ class FedZO(LocalSteps):
         self.local_optimizer(0)
 
     def _estimator(self, seed: int) -> FiniteDifferences:
-        return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=seed)
+        return FiniteDifferences(self.directions, self.smoothing_radius, distribution=self.distribution, seed=seed)
 
     def local_optimizer(self, number: int) -> LocalDescent:
         """Creates a client's optimizer; raises an error if an option is out of range."""
@@ -113,7 +113,7 @@ class FedZO(LocalSteps):
         estimator = self._estimator(common["seed"])
         return LocalDescent(self.x0, estimator=estimator, pull=self.pull, redraw=redraw, update_rule=rule, **common)
 
-    def most_points(self, phase: str) -> int:
+    def max_points(self, phase: str) -> int:
         """The points of T gradient estimates, or of one for SCAFFOLD's Δᵢ."""
         queries = self._estimator(0).queries_needed(self.dimension)
         return queries * (1 if phase == "control" else self.local_steps)

@@ -116,7 +116,7 @@ class LocalDescent(Optimizer):
             reset: whether the rule's moments are reset.
             rate: learning rate relative to the rule's initial one; None leaves it unchanged.
         """
-        self.restart(x)
+        self.move_to(x)
         renew(self.state.rule, reset, rate)
         nothing = torch.zeros_like(self._x)
         self.state = LocalState(self.state.rule, self._x, nothing, correction, moves, address, planned=steps)
@@ -172,7 +172,7 @@ class LocalGradientDescent(GradientDescent):
 
     def begin(self, x: Tensor, *, steps: int, reset: bool = True, rate: float | None = None) -> None:
         """Starts a round of ``steps`` steps at x, in user units, and cancels a pending batch."""
-        self.restart(x)
+        self.move_to(x)
         renew(self.state.rule, reset, rate)
         self.state = replace(self.state, last_good=None, planned=steps, steps=0)
 

@@ -43,7 +43,7 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
     callback that raises ``StopIteration`` ends the run with status 99; return values are ignored.
 
     Args:
-        method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
+        method: a name in ``optimizers.METHODS``, or an ``Optimizer`` subclass.
         **defaults: default values of the options of a call.
 
     Raises:

@@ -17,7 +17,7 @@
 - **Asking.** ``_ask`` is a pure function of the state, because the base class may drop the batch. Virtual steps, model
   fits and other changes of the state belong in ``_tell``; ``Batch.info`` holds what ``_tell`` needs from ``_ask``.
 - **Asking another.** ``_ask_another(pending, spare)`` may return a further batch of at most ``spare`` points for idle
-  workers; None, the default, waits for the pending ones. Batches may then be told in any order. ``self.number`` is the
+  workers; None, the default, waits for the pending ones. Batches may then be told in any order. ``self.next_id`` is the
   number of the next batch: the count of all told and pending batches.
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
   its next batch does not fit. ``_tell`` always gets whole batches, even if values arrive one by one. A constructor
@@ -42,7 +42,7 @@
   batches share it.
 - **Random numbers** are addressed, so that there is no generator state. ``self._directions_batch(rows, scales)`` asks
   for ``x + scales[i] * u``, where the standard normal vector u depends on (seed, step, rows[i]) only. ``step`` is
-  ``self.number``, which grows with each batch, also after failures. Other numbers come from
+  ``self.next_id``, which grows with each batch, also after failures. Other numbers come from
   ``self._generator(stream)``, a pure function of (seed, number, stream).
 - **Tests.** ``optimizers.testing.check_optimizer`` checks all of this.
 """
@@ -99,6 +99,7 @@ class MethodTools(ABC):
     _stop_reason: StopReason | None = None
     state: Any = None
     _opens: bool = False
+    _history: str | None = None
     follows_estimates: ClassVar[bool] = False
     has_model: ClassVar[bool] = False
     takes_variances: ClassVar[bool] = False
@@ -183,6 +184,8 @@ class MethodTools(ABC):
         free = {"seed", "max_queries", "target", "stagnation", "max_failures"}
         values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
         found: dict[str, Any] = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
+        if self._history is not None:
+            found["history"] = self._history
         if self._opens:
             found["x0"] = "the best of a design"
         box = None if self.domain is None else self.domain.description()
@@ -204,7 +207,7 @@ class MethodTools(ABC):
         return self.max_queries - self._record.queries
 
     @property
-    def number(self) -> int:
+    def next_id(self) -> int:
         """The number of the next batch: the count of all told and pending batches."""
         return self.iterations + len(self._out)
 
@@ -248,9 +251,9 @@ class MethodTools(ABC):
     ) -> Batch:
         """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
 
-        By default the base is the iterate, the step is ``number``, and H = 1.
+        By default the base is the iterate, the step is ``next_id``, and H = 1.
         """
-        step = self.number if step is None else step
+        step = self.next_id if step is None else step
         base = self._x if base is None else base
         lengths = torch.as_tensor(scales, dtype=torch.float64)
         if lengths.shape != (len(rows),):
@@ -259,7 +262,7 @@ class MethodTools(ABC):
                 f"{tuple(lengths.shape)}; pass one scale for each row, shape ({len(rows)},)"
             )
         return Batch(
-            id=self.number,
+            id=self.next_id,
             base=base,
             scales=lengths,
             addresses=tuple((step, int(row)) for row in rows),
@@ -279,11 +282,11 @@ class MethodTools(ABC):
                 f"give q x d, here q x {self.dimension}"
             )
         scales = torch.zeros(points.shape[0], dtype=torch.float64)
-        return Batch(self.number, self._x, scales, explicit=points, domain=self.domain, info=info or {})
+        return Batch(self.next_id, self._x, scales, explicit=points, domain=self.domain, info=info or {})
 
     def _generator(self, stream: int = 0, step: int | None = None) -> np.random.Generator:
-        """The NumPy generator of (seed, step, stream); by default the step is ``number``."""
-        step = self.number if step is None else step
+        """The NumPy generator of (seed, step, stream); by default the step is ``next_id``."""
+        step = self.next_id if step is None else step
         philox = np.random.Philox(key=[self.seed, 2 * stream + 1], counter=[0, 0, 0, step])
         return np.random.Generator(philox)
 

@@ -54,7 +54,7 @@ class Optimizer(RunState):
             These evaluations do not count against the budget, but ``best_x`` may be one of their points. Some models
             also use points outside the bounds, which never become the best. If equal bounds fix a variable, points with
             another value of this variable are left out.
-        prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
+        prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_fun`` includes ψ if the operator has a method
             ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable.
         max_queries: query budget, never exceeded.
         seed: seed of all random numbers, 0 ≤ seed < 2⁶⁴.
@@ -78,7 +78,6 @@ class Optimizer(RunState):
     rescale_by_default: ClassVar[bool] = True
     search_width: ClassVar[float] = SEARCH_WIDTH
     takes_integers: ClassVar[bool] = False
-    history: str | None = None
 
     def __init__(
         self,
@@ -127,8 +126,8 @@ class Optimizer(RunState):
         self.iterations, self._record, self._out = 0, Record(), Pending()
         self._feasibility = None if self.constraint_set is None else Feasibility(self.constraint_set.sizes_given)
         given = None if history is None else History.parse(history, x, self.constraint_set)
-        self.history = None if given is None else given.digest()
-        self.history_size = 0 if given is None else len(given.X)
+        self._history = None if given is None else given.digest()
+        self._history_size = 0 if given is None else len(given.X)
         data = None if given is None else self._taken(given)
         x = self._best_given(x) if x0 is None else x
         self.x0, self._x = x if track_best else x.new_empty(0), self._to_search(x)
@@ -167,10 +166,10 @@ class Optimizer(RunState):
     def cancel(self) -> None:
         """Drops the pending batches, so that ``ask`` makes a new one; values already told stay counted."""
         if len(self._out) > 1 or any(batch.id != self.iterations for batch in self.pending):
-            self.iterations = self.number
+            self.iterations = self.next_id
         self._out = Pending()
 
-    def restart(self, x: Any) -> None:
+    def move_to(self, x: Any) -> None:
         """Moves the iterate to x, in user units, and drops the pending batches; all else stays as it is.
 
         Raises:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
+from warnings import warn
 
 import torch
 from scipy.optimize import OptimizeResult
@@ -55,9 +56,15 @@ class RunState(MethodTools):
         return next(x for x in (self._record.best_x, closest, self.x0) if x is not None)
 
     @property
-    def best_y(self) -> float:
+    def best_fun(self) -> float:
         """The least f + ψ of all queries; inf before the first success."""
         return self._record.best_y
+
+    @property
+    def best_y(self) -> float:
+        """The former name of ``best_fun``."""
+        warn("best_y is now called best_fun", DeprecationWarning, stacklevel=2)
+        return self.best_fun
 
     @property
     def queries(self) -> int:
@@ -108,7 +115,7 @@ class RunState(MethodTools):
         """Ends the run for a reason, unless it has ended already."""
         self._stop_reason = self._stop_reason or StopReason(reason)
 
-    def reconsider(self) -> None:
+    def reapply_stopping_rules(self) -> None:
         """Clears the stop reason, then applies the current ``target``, ``max_failures`` and ``stagnation``."""
         self._stop_reason = None
         if self.queries:
@@ -148,7 +155,7 @@ class RunState(MethodTools):
         """The result so far, as callbacks receive it: x, fun, nfev, nit and nfail."""
         # A callback may modify x, hence the copy; without track_best memory may not hold a second iterate.
         x = self.best_x.clone() if self.track_best else self.x
-        known, fun = self._feasibility, self.best_y
+        known, fun = self._feasibility, self.best_fun
         fun = fun if known is None or fun < math.inf else known.y
         return OptimizeResult(x=x, fun=fun, nfev=self.queries, nit=self.iterations, nfail=self.failures)
 

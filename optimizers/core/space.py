@@ -46,7 +46,7 @@ class Space(Bounds):
     """
 
     def __init__(
-        self, bounds: Any, integrality: Flags = None, log: Flags = None, names: Sequence[str] | None = None
+        self, bounds: Any, *, integrality: Flags = None, log: Flags = None, names: Sequence[str] | None = None
     ) -> None:
         # Scalar bounds apply to all variables.
         given: tuple[Any, ...] = (getattr(bounds, "lb", 0), integrality, log, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ class CoordinateDifferences(GradientEstimator):
     """
 
     smoothing_radius: float = 1e-6
+    _: KW_ONLY
     scheme: str = "forward"
     axes: Sequence[int] | None = None
 

@@ -52,7 +52,7 @@ class GradientEstimator(ABC):
     the seed is not an integer, and ``ValueError`` for arguments out of range.
     """
 
-    fewest: ClassVar[int] = 1
+    min_values: ClassVar[int] = 1
     """The number of terms that an estimate needs: one difference, or two values."""
 
     any_points: ClassVar[bool] = False
@@ -89,10 +89,10 @@ class GradientEstimator(ABC):
         terms = self._terms(batch, values)
         kept = terms.isfinite()
         n = int(kept.sum())
-        if n < self.fewest:
+        if n < self.min_values:
             return None
         gradient = self._combine(batch, torch.where(kept, terms, 0.0), kept)
-        return GradientEstimate(gradient, len(values), n + 1 - self.fewest) if gradient.isfinite().all() else None
+        return GradientEstimate(gradient, len(values), n + 1 - self.min_values) if gradient.isfinite().all() else None
 
     def points(self, x: Tensor, step: int = 0) -> Tensor:
         """The points of `batch`, dense, ``queries_needed(d) x d``.

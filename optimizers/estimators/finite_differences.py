@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ class FiniteDifferences(GradientEstimator):
 
     directions: int
     smoothing_radius: float = 0.01
+    _: KW_ONLY
     distribution: str = "orthonormal"
     scheme: str = "forward"
     seed: int = 0

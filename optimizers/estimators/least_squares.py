@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -35,11 +35,12 @@ class LeastSquaresDifferences(GradientEstimator):
         seed: Seed of the directions.
     """
 
-    fewest: ClassVar[int] = 2
+    min_values: ClassVar[int] = 2
     any_points: ClassVar[bool] = True
 
     directions: int
     smoothing_radius: float = 0.01
+    _: KW_ONLY
     distribution: str = "orthonormal"
     ridge: float = 0.0
     seed: int = 0
@@ -49,7 +50,7 @@ class LeastSquaresDifferences(GradientEstimator):
         self._proposal()
 
     def _proposal(self) -> FiniteDifferences:
-        return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=self.seed)
+        return FiniteDifferences(self.directions, self.smoothing_radius, distribution=self.distribution, seed=self.seed)
 
     def queries_needed(self, d: int) -> int:
         """n + 1."""

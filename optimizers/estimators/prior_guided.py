@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
 import torch
@@ -48,6 +48,7 @@ class PriorGuidedDifferences(GradientEstimator):
     prior: Tensor
     directions: int
     smoothing_radius: float = 0.01
+    _: KW_ONLY
     scaling: str = "projection"
     seed: int = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -52,10 +52,11 @@ class SearchGradient(GradientEstimator):
         seed: Seed of the directions.
     """
 
-    fewest: ClassVar[int] = 2
+    min_values: ClassVar[int] = 2
 
     directions: int
     smoothing_radius: float = 0.01
+    _: KW_ONLY
     shaping: str = "centred_ranks"
     antithetic: bool = False
     distribution: str = "normal"

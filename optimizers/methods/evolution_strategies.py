@@ -58,6 +58,5 @@ class ES(EstimatedDescent):
         own = self.prox is not None or not self.confine_queries or self.iterations == 0
         most = max(2, self.remaining - own)
         n = min(self.directions, most - most % 2 if self.antithetic else most)
-        return SearchGradient(
-            n, self.smoothing_radius, self.shaping, self.antithetic, self.distribution, own, self.seed
-        )
+        how: Any = {"shaping": self.shaping, "antithetic": self.antithetic, "distribution": self.distribution}
+        return SearchGradient(n, self.smoothing_radius, query_center=own, seed=self.seed, **how)

@@ -59,8 +59,8 @@ class PRGF(EstimatedDescent):
         n = min(self.directions, self.dimension, max(1, self.remaining - 1))
         radius, prior = self.smoothing_radius, self.state.prior
         if prior is None:
-            return FiniteDifferences(n, radius, "orthonormal", seed=self.seed)
-        return PriorGuidedDifferences(prior, n, radius, self.scaling, self.seed)
+            return FiniteDifferences(n, radius, distribution="orthonormal", seed=self.seed)
+        return PriorGuidedDifferences(prior, n, radius, scaling=self.scaling, seed=self.seed)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         estimate = self._estimator.from_values(batch, values)

@@ -28,4 +28,4 @@ class RGF(EstimatedDescent):
     @property
     def _estimator(self) -> FiniteDifferences:
         n = min(self.directions, max(1, self.remaining - 1))
-        return FiniteDifferences(n, self.smoothing_radius, "orthonormal", seed=self.seed)
+        return FiniteDifferences(n, self.smoothing_radius, distribution="orthonormal", seed=self.seed)

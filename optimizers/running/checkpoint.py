@@ -73,7 +73,7 @@ class Checkpoint:
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1
         self._error: OSError | None = None
         self.was_stopped = False
-        self._told, self._asked = optimizer.queries, optimizer.number
+        self._told, self._asked = optimizer.queries, optimizer.next_id
         found = resume != "restart" and (self.path.exists() or self._journal_path.exists())
         if found and optimizer.queries:
             raise ValueError(
@@ -88,7 +88,7 @@ class Checkpoint:
         except BaseException:
             self._journal.close()
             raise
-        self._told, self._asked = optimizer.queries, optimizer.number
+        self._told, self._asked = optimizer.queries, optimizer.next_id
         self._journal.write("budget", optimizer.max_queries)
         self._journal.write("version", {"source": self._source})
 
@@ -135,7 +135,7 @@ class Checkpoint:
         """Saves the state; the old file stays if writing fails or a step was interrupted."""
         optimizer = self._optimizer
         # They differ if an error came between the journal and the optimizer.
-        torn = (self._told, self._asked) != (optimizer.queries, optimizer.number)
+        torn = (self._told, self._asked) != (optimizer.queries, optimizer.next_id)
         if self._saved_events == self._journal.count or not optimizer.intact or torn:
             return
         begun = time.monotonic()
@@ -247,7 +247,7 @@ class Checkpoint:
         optimizer = self._optimizer
         rules = {name: getattr(optimizer, name) for name in ("max_queries", "target", "stagnation", "max_failures")}
         vars(optimizer).update(target=None, stagnation=None, max_failures=None)
-        optimizer.reconsider()
+        optimizer.reapply_stopping_rules()
         try:
             for event in each(events[:done], "budget"):
                 optimizer.max_queries = event[1]
@@ -258,7 +258,7 @@ class Checkpoint:
                     raise ValueError(f"line {line} of {self._journal_path} cannot be replayed: {error}") from error
         finally:
             vars(optimizer).update(rules)
-        optimizer.reconsider()
+        optimizer.reapply_stopping_rules()
         logger.info("%s: continues after %d queries", self.path, optimizer.queries)
         sent = {(event[1], i) for event in each(events, "out") for i in event[2]}
         pending = [(b.id, i) for b in optimizer.pending for i in optimizer.untold(b) if (b.id, i) in sent]

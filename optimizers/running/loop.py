@@ -140,7 +140,7 @@ class Loop:
 
     def _show(self) -> None:
         o = self.optimizer
-        self.progress(o.queries, best=o.best_y, failures=o.failures)
+        self.progress(o.queries, best=o.best_fun, failures=o.failures)
 
     def _fill(self, interrupts: Interrupts) -> None:
         """Sends points to idle workers, first of pending batches, then of another batch."""
@@ -207,7 +207,7 @@ class Loop:
 
     def _is_first(self, batch: Batch, rows: Sequence[int]) -> bool:
         """Whether this is the last attempt at the run's first query."""
-        again = self._attempts[0, 0] < self.evaluator.most_retries and self.optimizer.spare > 0
+        again = self._attempts[0, 0] < self.evaluator.max_retries and self.optimizer.spare > 0
         return (batch.id, rows[0]) == (0, 0) and not again
 
     def _tell(self, query: Query, values: Sequence[Any]) -> None:
@@ -241,7 +241,7 @@ class Loop:
 
     def _tries_again(self, batch: Batch, i: int) -> bool:
         """Whether a failed point is retried; if so, counts the failed attempt."""
-        if self._attempts[batch.id, i] >= self.evaluator.most_retries or self.optimizer.spare < 1:
+        if self._attempts[batch.id, i] >= self.evaluator.max_retries or self.optimizer.spare < 1:
             return False
         if self.checkpoint is not None:
             self.checkpoint.failed(batch, i)

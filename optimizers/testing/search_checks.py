@@ -27,11 +27,11 @@ def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
                     failures += 1
             told += len(batch)
             opt.tell(batch, values)
-            assert bool(torch.isfinite(opt.x).all()) and not math.isnan(opt.best_y)
+            assert bool(torch.isfinite(opt.x).all()) and not math.isnan(opt.best_fun)
         assert opt.stop_reason == "budget", f"stopped with {opt.stop_reason}"
         assert opt.failures == failures == opt.result().nfail
-        assert float(quadratic(opt.best_x)) == opt.best_y
-        assert opt.best_y <= float(quadratic(x0)) or not promises.descent
+        assert float(quadratic(opt.best_x)) == opt.best_fun
+        assert opt.best_fun <= float(quadratic(x0)) or not promises.descent
 
 
 def check_all_failed(factory: Factory, promises: Promises) -> None:

@@ -143,7 +143,7 @@ def check_extended_budget(factory: Factory, promises: Promises) -> None:
     longer.load_state_dict(opt.state_dict())
     result = run(longer, quadratic)
     assert opt.queries < result.nfev <= 2 * opt.max_queries
-    assert result.fun <= opt.best_y
+    assert result.fun <= opt.best_fun
 
 
 def check_states_are_copies(factory: Factory, promises: Promises) -> None:
@@ -188,7 +188,7 @@ def check_dtypes(factory: Factory, promises: Promises) -> None:
                 traces[dtype] = trace(opt)
                 assert all(points.dtype == dtype for points in traces[dtype])
                 assert opt.best_x.dtype == opt.x.dtype == dtype
-                assert opt.best_y < float(quadratic(start())) or not promises.descent
+                assert opt.best_fun < float(quadratic(start())) or not promises.descent
                 runs.append(traces[dtype])
             opt = make(factory, promises, x0=start().tolist())
             assert all(map(torch.equal, trace(opt), traces[torch.float64])), "a list is not float64"

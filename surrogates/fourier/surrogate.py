@@ -107,7 +107,7 @@ class FourierSurrogate:
         kind = "" if like is None else f", {like.dtype}, {like.device}"
         given = "given weights, no data"
         if self._given_weights is None:
-            given = f"given n = {self.num_data} values of noise variance {self.noise:.6g}"
+            given = f"given n = {self.num_observations} values of noise variance {self.noise:.6g}"
         estimated = " (estimated)" if self.estimates_mean else ""
         return (
             f"FourierSurrogate(M = {features.num_features} features, d = {features.d}{kind}; {given}; "
@@ -115,7 +115,7 @@ class FourierSurrogate:
         )
 
     @property
-    def num_data(self) -> int:
+    def num_observations(self) -> int:
         """The number of observations, 0 before ``fit`` and for a surrogate made from weights."""
         return 0 if self._linear is None else self._linear.num_rows
 

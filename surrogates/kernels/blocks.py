@@ -179,7 +179,7 @@ def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
         raise TypeError(
             f"{type(kernel).__name__} is the covariance of values and gradients. If only values are observed, use "
             "RBFKernel or MaternKernel(nu=2.5), which give the same gradient posterior; if gradients are observed too, "
-            "use DerivedGP.with_gradients."
+            "use GradientObservationGP."
         )
     read = snapshot(kernel)
     for name in ("lengthscale", "alpha", "period_length", "variance", "mixture_scales", "mixture_means"):

@@ -19,7 +19,7 @@ NOISE_FLOOR = 1e-4
 
 
 def matern_kernel(
-    lengthscale: float | Tensor, outputscale: float = 1.0, nu: float = 2.5, dtype: torch.dtype = torch.float64
+    lengthscale: float | Tensor, outputscale: float = 1.0, *, nu: float = 2.5, dtype: torch.dtype = torch.float64
 ) -> ScaleKernel:
     """Makes ScaleKernel(MaternKernel(nu)) with the given hyper-parameters, from which a fit starts.
 
@@ -41,7 +41,7 @@ def matern_kernel(
 
 
 def rbf_kernel(
-    lengthscale: float | Tensor, outputscale: float = 1.0, dtype: torch.dtype = torch.float64
+    lengthscale: float | Tensor, outputscale: float = 1.0, *, dtype: torch.dtype = torch.float64
 ) -> ScaleKernel:
     """Makes ScaleKernel(RBFKernel), the squared exponential kernel, with the given hyper-parameters.
 
@@ -59,6 +59,7 @@ def rbf_kernel(
 
 def gaussian_likelihood(
     noise: float,
+    *,
     dtype: torch.dtype = torch.float64,
     batch_shape: torch.Size = torch.Size(),  # noqa: B008
 ) -> GaussianLikelihood:

@@ -8,7 +8,6 @@ References:
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
@@ -23,7 +22,6 @@ from surrogates.kernels.blocks import check_kernel
 from surrogates.kernels.errors import OpaqueKernelError
 from surrogates.models import sampling as _sampling  # noqa: F401  its import registers samplers with BoTorch
 from surrogates.models.gradient_model import GradientModel
-from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.transforms import keeps_inputs
 from surrogates.models.unobserved import observed_rows
 
@@ -112,15 +110,3 @@ class DerivedGP(GradientModel):
         # These are copies, so that the model shares no storage with the caller's tensors.
         X, Y, Yvar = observed_rows(train_X, train_Y, train_Yvar)
         super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform)
-
-    @staticmethod
-    def with_gradients(train_X: Tensor, train_Y: Tensor, train_G: Tensor, **options: Any) -> GradientObservationGP:
-        """Returns a GP that is also conditioned on observed gradients.
-
-        Args:
-            train_X: The inputs, ``n x d``.
-            train_Y: The outcomes, ``n x 1``.
-            train_G: The gradients, in outcome units per unit of input, ``n x d``.
-            **options: Further arguments of ``GradientObservationGP``.
-        """
-        return GradientObservationGP(train_X, train_Y, train_G, **options)

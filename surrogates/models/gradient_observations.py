@@ -109,7 +109,7 @@ class GradientObservationGP(GradientModel):
             check_kernel(covar_module, d, of_derivatives=True)
         batch = torch.Size([*train_X.shape[:-2], *((m,) if m > 1 else ())])
         if likelihood is None and train_Yvar is None:
-            likelihood = gaussian_likelihood(1e-4, train_X.dtype, batch)
+            likelihood = gaussian_likelihood(1e-4, dtype=train_X.dtype, batch_shape=batch)
         kernel = covar_module or ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=d, batch_shape=batch), batch_shape=batch)
         self._order = 1 if train_H is None else 2
         X, Y, Yvar, *derivatives = rows_with_data(

@@ -15,7 +15,7 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
-from surrogates.checks import positive_integer
+from surrogates.checks import check_integer, positive_integer
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.fully_bayesian import FullyBayesianDerivedGP
 from surrogates.models.slice_sampling import slice_sample
@@ -23,7 +23,7 @@ from surrogates.models.unobserved import SILENT, apart
 
 
 def sample_hyperparameters(
-    model: DerivedGP, num_samples: int, generator: torch.Generator, *, warmup_steps: int = 32
+    model: DerivedGP, num_samples: int, seed: int | torch.Generator, *, warmup_steps: int = 32
 ) -> FullyBayesianDerivedGP:
     """Samples hyper-parameters θ from their posterior and returns the model that averages over the samples.
 
@@ -40,14 +40,14 @@ def sample_hyperparameters(
     Args:
         model: A derived GP of one outcome, which is not changed. The models of a batch are sampled independently.
         num_samples: S, the number of samples.
-        generator: A generator on the CPU, the only source of randomness.
+        seed: An integer, or a ``torch.Generator`` on the CPU; the only source of randomness.
         warmup_steps: The steps of every chain; one step updates each hyper-parameter once.
 
     Returns:
         A model of batch shape ``batch x S``, whose ``gradient_posterior`` and ``posterior`` are mixtures.
 
     Raises:
-        TypeError: If the model, the generator or a number has another type.
+        TypeError: If an argument has another type.
         ValueError: If a number is not positive; the model has several outcomes or is fully Bayesian already; a
             parameter has no prior, is not a parameter of mean, kernel or likelihood, or is shared by the models of a
             batch; no parameter requires gradients; or the current hyper-parameters have density 0.
@@ -55,14 +55,14 @@ def sample_hyperparameters(
     Example:
         >>> model = DerivedGP(X, Y)
         >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        >>> averaged = sample_hyperparameters(model, 64, torch.Generator().manual_seed(0))
+        >>> averaged = sample_hyperparameters(model, 64, seed=0)
         >>> gradient = averaged.gradient_posterior(x)
         >>> gradient.mixture_mean, gradient.mixture_variance.sqrt()
     """
     if not isinstance(model, DerivedGP):
         raise TypeError(f"model must be a DerivedGP, got {type(model).__name__}.")
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}.")
+    made = torch.Generator()
+    generator = seed if isinstance(seed, torch.Generator) else made.manual_seed(check_integer("seed", seed, 0, 2**63))
     num_samples = positive_integer("num_samples", num_samples)
     warmup_steps = positive_integer("warmup_steps", warmup_steps)
     if model.num_outputs != 1 or isinstance(model, FullyBayesianDerivedGP):

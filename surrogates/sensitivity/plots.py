@@ -27,13 +27,11 @@ SURE = 0.975
 """The probability from which a sign is drawn as certain."""
 
 
-def plot_sensitivity(
-    axes: Axes, estimate: Estimate, names: Sequence[str] | None = None, *, level: float = 0.95
-) -> Axes:
+def plot_sensitivity(ax: Axes, estimate: Estimate, *, names: Sequence[str] | None = None, level: float = 0.95) -> Axes:
     """Draws the posterior mean of each input's quantity as a horizontal bar, with the posterior interval.
 
     Args:
-        axes: The axes to draw on.
+        ax: The axes to draw on.
         estimate: An estimate of shape ``d``, such as ``GradientSensitivity.total_index_bound()``.
         names: The names of the inputs. The default is x₁, …, x_d.
         level: The probability of the intervals.
@@ -45,17 +43,17 @@ def plot_sensitivity(
     names = _names(len(mean), names)
     low, high = estimate.interval(level).numpy(force=True)
     at = np.arange(len(mean))
-    axes.barh(at, mean, height=0.6, color=BLUE, alpha=0.45)
-    axes.hlines(at, low, high, color=BLACK, lw=1.2)
-    axes.set_yticks(at, names)
-    axes.invert_yaxis()
-    axes.grid(False, axis="y")
-    axes.set_xlim(left=0.0)
-    return axes
+    ax.barh(at, mean, height=0.6, color=BLUE, alpha=0.45)
+    ax.hlines(at, low, high, color=BLACK, lw=1.2)
+    ax.set_yticks(at, names)
+    ax.invert_yaxis()
+    ax.grid(False, axis="y")
+    ax.set_xlim(left=0.0)
+    return ax
 
 
 def plot_partial_dependence(
-    axes: Axes, dependence: PartialDependence, *, of: str = "slope", level: float = 0.95, name: str | None = None
+    ax: Axes, dependence: PartialDependence, *, of: str = "slope", level: float = 0.95, name: str | None = None
 ) -> Axes:
     """Draws the posterior mean and pointwise band of a partial dependence, or of its slope.
 
@@ -63,7 +61,7 @@ def plot_partial_dependence(
     negative (red) with a probability of at least 0.975.
 
     Args:
-        axes: The axes to draw on.
+        ax: The axes to draw on.
         dependence: A result of ``surrogates.partial_dependence`` for one outcome.
         of: ``"slope"`` or ``"value"``.
         level: The probability of the band at every point.
@@ -77,23 +75,23 @@ def plot_partial_dependence(
     band = dependence.slope if of == "slope" else dependence.value
     grid, mean = dependence.grid.numpy(force=True), _one_dimensional("dependence", band.mean)
     low, high = band.interval(level).numpy(force=True)
-    axes.fill_between(grid, low, high, color=BLUE, alpha=0.2, lw=0)
-    axes.plot(grid, mean, color=BLUE)
-    axes.set_xlabel(_names(dependence.input_index + 1)[-1] if name is None else name)
+    ax.fill_between(grid, low, high, color=BLUE, alpha=0.2, lw=0)
+    ax.plot(grid, mean, color=BLUE)
+    ax.set_xlabel(_names(dependence.input_index + 1)[-1] if name is None else name)
     if of == "slope":
-        axes.axhline(0.0, color=GREY, lw=0.8)
+        ax.axhline(0.0, color=GREY, lw=0.8)
         positive = band.positive_probability().numpy(force=True)
         for sure, color in ((positive >= SURE, BLUE), (positive <= 1 - SURE, VERMILION)):
-            axes.fill_between(
-                grid, 0.0, 0.03, where=sure, color=color, lw=0, transform=axes.get_xaxis_transform(), step="mid"
+            ax.fill_between(
+                grid, 0.0, 0.03, where=sure, color=color, lw=0, transform=ax.get_xaxis_transform(), step="mid"
             )
-    return axes
+    return ax
 
 
 @outside_inference_mode
 @torch.no_grad()
 def plot_sign_map(
-    axes: Axes,
+    ax: Axes,
     model: Any,
     input_index: int,
     bounds: Tensor,
@@ -108,7 +106,7 @@ def plot_sign_map(
     Contour lines at the probabilities 0.975 (solid) and 0.025 (dashed) enclose the regions where the sign is certain.
 
     Args:
-        axes: The axes to draw on; a colour bar is added to the figure.
+        ax: The axes to draw on; a colour bar is added to the figure.
         model: A model of one outcome with a ``gradient_posterior``.
         input_index: i, in [0, d).
         bounds: The box of all inputs, ``2 x d``.
@@ -128,20 +126,20 @@ def plot_sign_map(
     names = _names(bounds.shape[-1], names)
     shown = _probability(model.gradient_posterior(points))[:, i].reshape(resolution, resolution).numpy(force=True)
     colors = LinearSegmentedColormap.from_list("sign", (VERMILION, WHITE, BLUE))
-    mesh = axes.pcolormesh(horizontal, vertical, shown.T, cmap=colors, vmin=0, vmax=1, shading="gouraud")
+    mesh = ax.pcolormesh(horizontal, vertical, shown.T, cmap=colors, vmin=0, vmax=1, shading="gouraud")
     for sure, line in ((1 - SURE, "--"), (SURE, "-")):
         if shown.min() < sure < shown.max():
-            axes.contour(horizontal, vertical, shown.T, levels=[sure], colors=BLACK, linewidths=0.8, linestyles=line)
-    axes.figure.colorbar(mesh, ax=axes, label=f"P(∂f/∂{names[i]} > 0)")
-    axes.grid(False)
-    axes.set(xlabel=names[plane[0]], ylabel=names[plane[1]])
-    return axes
+            ax.contour(horizontal, vertical, shown.T, levels=[sure], colors=BLACK, linewidths=0.8, linestyles=line)
+    ax.figure.colorbar(mesh, ax=ax, label=f"P(∂f/∂{names[i]} > 0)")
+    ax.grid(False)
+    ax.set(xlabel=names[plane[0]], ylabel=names[plane[1]])
+    return ax
 
 
 @outside_inference_mode
 @torch.no_grad()
 def plot_gradient_arrows(
-    axes: Axes,
+    ax: Axes,
     model: Any,
     bounds: Tensor,
     *,
@@ -157,7 +155,7 @@ def plot_gradient_arrows(
     partial derivatives.
 
     Args:
-        axes: The axes to draw on.
+        ax: The axes to draw on.
         model: A model of one outcome with a ``gradient_posterior``.
         bounds: The box of all inputs, ``2 x d``.
         plane: The inputs along the horizontal and the vertical axis.
@@ -180,13 +178,13 @@ def plot_gradient_arrows(
     arrows = (mean / longest if longest > 0 else mean).numpy(force=True)
     # The longest arrow is as long as the distance between two of them.
     where = points[:, list(plane)].numpy(force=True)
-    axes.quiver(
+    ax.quiver(
         *where.T, *arrows.T, color=BLACK, alpha=known, scale=resolution, scale_units="width", width=0.006, pivot="mid"
     )
     xlim, ylim = (bounds[:, k].tolist() for k in plane)
-    axes.set(xlim=xlim, ylim=ylim, xlabel=names[plane[0]], ylabel=names[plane[1]])
-    axes.grid(False)
-    return axes
+    ax.set(xlim=xlim, ylim=ylim, xlabel=names[plane[0]], ylabel=names[plane[1]])
+    ax.grid(False)
+    return ax
 
 
 def _moments(posterior: Any) -> tuple[Tensor, Tensor]:

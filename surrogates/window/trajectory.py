@@ -90,16 +90,6 @@ class Trajectory:
         """The number of failed queries."""
         return len(self._failed_X)
 
-    @property
-    def best(self) -> int:
-        """The row of the lowest value, or the first such row.
-
-        Raises:
-            ValueError: If no query has succeeded.
-        """
-        self._require_data()
-        return int((self.y == self.y.min()).nonzero()[0, 0])
-
     def append(self, X: Tensor, y: Tensor | float) -> int:
         """Appends one query or several; nothing is appended if an error is raised.
 

@@ -158,7 +158,7 @@ def test_scaffold_2_with_shared_directions_is_proposition_f4s(agree):
 @pytest.mark.parametrize("distribution", ["normal", "sphere", "orthonormal"])
 def test_finite_differences_are_equation_7(distribution, agree):
     y, x = clients()[0], np.linspace(-1.0, 1.0, D)
-    estimator = FiniteDifferences(Q, SMOOTHING, distribution, seed=2)
+    estimator = FiniteDifferences(Q, SMOOTHING, distribution=distribution, seed=2)
     given = estimator(lambda p: y(p.numpy()), torch.from_numpy(x)).gradient
     directions = (estimator.points(torch.from_numpy(x)).numpy()[1:] - x) / SMOOTHING
     expected = paper.differences(y, x, SMOOTHING, directions, MOMENTS[distribution])

@@ -672,7 +672,7 @@ def test_accelerated_zo_is_eq_14(record_property, bound, sign):
 def test_projected_zo_is_along_eq_2(record_property, name):
     problem = PROBLEMS[name]()
     d = problem.d
-    optimizer = project(problem, ProjectedZO, 600, estimator="two_point", steps="constant")
+    optimizer = project(problem, ProjectedZO, 600, estimator="two_point", step_schedule="constant")
     batches = asked(optimizer, problem)
     path = paper.projected_zo(
         lambda x, u: paper.eq_2(problem.smooth, x, u, BETA),
@@ -690,7 +690,7 @@ def test_projected_zo_is_along_eq_2(record_property, name):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_projected_zo_on_coordinates_is_along_eq_6(record_property, name):
     problem = PROBLEMS[name]()
-    optimizer = project(problem, ProjectedZO, 800, estimator="coordinates", steps="constant")
+    optimizer = project(problem, ProjectedZO, 800, estimator="coordinates", step_schedule="constant")
     batches = asked(optimizer, problem)
     path = paper.projected_zo(
         lambda x, u: paper.eq_6(problem.smooth, x, BETA),

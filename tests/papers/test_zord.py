@@ -156,7 +156,7 @@ MOMENTS = {"normal": 1.0, "rademacher": 1.0, "sphere": 1 / 6, "coordinate": 1 / 
 )
 @pytest.mark.parametrize("distribution", MOMENTS)
 def test_finite_differences_are_equation_2_as_read(distribution, agree):
-    estimator = FiniteDifferences(4, 0.01, distribution, seed=3)
+    estimator = FiniteDifferences(4, 0.01, distribution=distribution, seed=3)
     x = np.linspace(-1.0, 1.0, 6)
     points = estimator.points(torch.from_numpy(x), step=2).numpy()
     given = estimator(lambda p: bowl(p.numpy()), torch.from_numpy(x), step=2).gradient

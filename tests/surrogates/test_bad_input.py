@@ -92,7 +92,7 @@ KERNELS = {
     "of gradients": (
         ScaleKernel(RBFKernelGrad()),
         TypeError,
-        "RBFKernelGrad is .*RBFKernel .*DerivedGP.with_gradients",
+        "RBFKernelGrad is .*RBFKernel .*GradientObservationGP",
     ),
 }
 
@@ -309,7 +309,7 @@ def test_noise_under_gpytorch_s_floor_of_variances_is_kept_in_float32():
         X.float(),
         Y.float(),
         covar_module=matern_kernel(1.0, dtype=torch.float32),
-        likelihood=gaussian_likelihood(3e-8, torch.float32),
+        likelihood=gaussian_likelihood(3e-8, dtype=torch.float32),
     )
     assert_close(single.observation_noise, torch.tensor(3e-8, dtype=torch.float64), 1e-3)
 

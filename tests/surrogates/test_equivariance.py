@@ -34,8 +34,8 @@ from surrogates import (
     GradientSensitivity,
     gaussian_likelihood,
     gradient_posterior,
+    map_outcomes,
     matern_kernel,
-    of_each_outcome,
     partial_dependence,
     rbf_kernel,
     sample_hyperparameters,
@@ -191,7 +191,7 @@ def observed(units):
 
 
 def standardised(units) -> Numbers:
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     return of_model(DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel_in(units)), units)
 
 
@@ -200,7 +200,7 @@ def untransformed(units, **options) -> Numbers:
     mean = ConstantMean().to(X)
     mean.constant.data.fill_(units.y_offset + 3.0 * units.y)
     if not options:
-        options["likelihood"] = gaussian_likelihood(NOISE[units.dtype] * units.y**2, units.dtype)
+        options["likelihood"] = gaussian_likelihood(NOISE[units.dtype] * units.y**2, dtype=units.dtype)
     kernel = kernel_in(units, False)
     return of_model(DerivedGP(X, Y, covar_module=kernel, mean_module=mean, outcome_transform=None, **options), units)
 
@@ -239,9 +239,10 @@ def unobserved(units) -> Numbers:
     X, Y = observed(units)
     Y = torch.cat([Y, units.outcomes(data()[1].flip(0))], -1)
     Y[1, 0] = Y[4:6, 1] = Y[7] = torch.nan
-    at, likelihood = units.inputs(places()), gaussian_likelihood(NOISE[units.dtype], units.dtype, torch.Size([2]))
+    at, dtype, pair = units.inputs(places()), units.dtype, torch.Size([2])
+    likelihood = gaussian_likelihood(NOISE[dtype], dtype=dtype, batch_shape=pair)
     model = DerivedGP(X, Y, likelihood=likelihood, covar_module=kernel_in(units))
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     third = DerivedGP(X[2:7], Y[2:7, :1], covar_module=kernel_in(units), likelihood=likelihood)
     slopes = gradient_posterior(ModelListGP(model, third), at)
     found = of_gradients(model.gradient_posterior(at), units) | of_joint(model.joint_posterior(at), units)
@@ -250,8 +251,8 @@ def unobserved(units) -> Numbers:
         found
         | of_values(model.posterior(at), units)
         | {
-            "list: mean": (of_each_outcome(lambda gradient: gradient.mean, slopes), 1, 1),
-            "list: trace": (of_each_outcome(lambda gradient: gradient.trace, slopes), 2, 2),
+            "list: mean": (map_outcomes(lambda gradient: gradient.mean, slopes), 1, 1),
+            "list: trace": (map_outcomes(lambda gradient: gradient.trace, slopes), 2, 2),
         }
     )
 
@@ -267,7 +268,7 @@ def automatic(units) -> Numbers:
     kernel = ScaleKernel(OwnKernel()).to(units.dtype)
     kernel.base_kernel.lengthscale = torch.tensor(units.x * 1.0, dtype=units.dtype)
     kernel.outputscale = torch.tensor(1.0, dtype=units.dtype)
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     model = DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel)
     at = units.inputs(places()[1:2])
     gradient = model.gradient_posterior(at)
@@ -285,12 +286,12 @@ def product(units) -> Numbers:
         return own
 
     kernel = kernel_in(units) * make() + kernel_in(units, make=rbf_kernel)
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     return of_model(DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel), units)
 
 
 def fantasies(units) -> Numbers:
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     model = DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel_in(units))
     X = units.inputs(places()[:2] + 0.2)
     model = model.condition_on_observations(X, units.outcomes(torch.full((2, 1), 3.1, dtype=torch.float64)))
@@ -298,7 +299,7 @@ def fantasies(units) -> Numbers:
 
 
 def information(units) -> Numbers:
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     model = DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel_in(units))
     at = units.inputs(places())
     one, pending = GradientInformation(model, at[0]), GradientInformation(model, at[0], noise=1e-3 * units.y**2)
@@ -313,7 +314,7 @@ def information(units) -> Numbers:
 
 
 def log_inputs(units) -> Numbers:
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     kernel = matern_kernel(0.3, dtype=units.dtype)
     transform = Log10(list(range(D)))
     return of_model(
@@ -324,7 +325,7 @@ def log_inputs(units) -> Numbers:
 def log_outcomes(units) -> Numbers:
     X, Y = observed(units)
     transform = ChainedOutcomeTransform(log=Log(), scale=Standardize(1))
-    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    likelihood = gaussian_likelihood(NOISE[units.dtype], dtype=units.dtype)
     model = DerivedGP(X, Y, likelihood=likelihood, covar_module=kernel_in(units), outcome_transform=transform)
     at = units.inputs(places())
     torch.manual_seed(0)

@@ -51,7 +51,7 @@ def test_partial_derivatives_by_a_large_unit_have_their_variances():
 def test_values_in_a_small_unit_have_their_variances_in_float32():
     X = points(12, dtype=torch.float32)
     Y = 1e-6 * outcomes(X)
-    kernel, likelihood = rbf_kernel(1.0, dtype=torch.float32), gaussian_likelihood(1e-4, torch.float32)
+    kernel, likelihood = rbf_kernel(1.0, dtype=torch.float32), gaussian_likelihood(1e-4, dtype=torch.float32)
     gp = DerivedGP(X, Y, likelihood=likelihood, covar_module=kernel)
     exact = reference(gp, X, Y)
     at = points(3, seed=5, dtype=torch.float32)

@@ -122,7 +122,7 @@ def test_float32():
         X,
         outcomes(X),
         covar_module=kernel_named("rbf", torch.float32),
-        likelihood=gaussian_likelihood(1e-2, torch.float32),
+        likelihood=gaussian_likelihood(1e-2, dtype=torch.float32),
     )
     candidates = points(3, seed=8)[:, None]
     information = GradientInformation(gp, TARGET.float())(candidates.float())

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from surrogates import FourierFeatures, FourierSurrogate, Trajectory, matern_kernel
+from surrogates import FourierFeatures, FourierSurrogate, matern_kernel
+from surrogates.window.trajectory import Trajectory
 from surrogates.window.window_surrogate import Hyperparameters, WindowSurrogate
 
 X = torch.arange(15, dtype=torch.float64).reshape(5, 3).sin()

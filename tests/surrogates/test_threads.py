@@ -135,7 +135,8 @@ def test_a_fit_and_its_factors_start_no_thread():
 import os
 import torch
 torch.set_num_threads(4)
-from surrogates import matern_kernel, radial_profile
+from surrogates import matern_kernel
+from surrogates.kernels.stationary import radial_profile
 from surrogates.linalg.cholesky import factor
 from surrogates.window.marginal_likelihood import fit_isotropic
 from surrogates.threads import small_algebra

@@ -264,7 +264,7 @@ def _in_own_units(box: BlackBox, seed: int) -> Opened:
     return Opened(
         lambda x: task.loss(space.named(x)),
         np.array(list(start.values())),
-        space=Space(space, space.integrality, space.log),
+        space=Space(space, integrality=space.integrality, log=space.log),
     )
 
 

@@ -100,7 +100,7 @@ def make(settings: Fig1, method: str, factor: float, seed: int, steps: str = "th
     if method == "zo_svrg":
         return ZOSVRG(x0, **options)
     if method == "proximal_gradient":
-        options |= {"estimator": "coordinates", "steps": "constant"}
+        options |= {"estimator": "coordinates", "step_schedule": "constant"}
     return ProjectedZO(x0, **options)
 
 

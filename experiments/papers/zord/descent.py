@@ -94,7 +94,7 @@ def turbo_start(
         x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
         search = TuRBO(x0, bounds=problem.bounds.T, max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
         run(search, Evaluator(problem, batched=True))
-        return vars(Start(search.best_x, search.best_y, *search.observations, search.state_dict(), dict(turbo)))
+        return vars(Start(search.best_x, search.best_fun, *search.observations, search.state_dict(), dict(turbo)))
 
     label = "".join(f"-{option}{value}" for option, value in turbo)
     label += f"-box{sides[0]:g}to{sides[1]:g}" if sides else ""

@@ -89,10 +89,11 @@ def estimates(
         kernel = errors.kernel_named(name, settings.lengthscale)
         found[method] = errors.derived_gp_gradient(X, values, x, kernel, settings.noise), len(X)
     orthonormal = FiniteDifferences(n - 1, radius * problem.dim**0.5, seed=seed)
+    normal: Any = {"distribution": "normal", "seed": seed}
     for method, more in (
-        ("finite_differences", FiniteDifferences(n - 1, radius, "normal", seed=seed).estimate(x, X, values)),
+        ("finite_differences", FiniteDifferences(n - 1, radius, **normal).estimate(x, X, values)),
         ("orthonormal_differences", orthonormal(problem, x, batched=True)),
-        ("least_squares", LeastSquaresDifferences(n - 1, radius, "normal", seed=seed).estimate(x, X, values)),
+        ("least_squares", LeastSquaresDifferences(n - 1, radius, **normal).estimate(x, X, values)),
     ):
         found[method] = more.gradient, more.queries
     return found
@@ -236,7 +237,7 @@ def _at_the_end(settings: Fig2b, key: Row, problem: Problem, X: Tensor, seed: in
     radius, gradient = float(key["smoothing_radius"]), problem.gradient(x)
     without_more = key | {"additional": 0, "queries": len(X)}
     rows = errors.error_rows(without_more, "derived_gp", _derived_gp(settings, X, values), gradient)
-    squares = LeastSquaresDifferences(len(X) - 1, radius, "normal").estimate(x, X, values)
+    squares = LeastSquaresDifferences(len(X) - 1, radius, distribution="normal").estimate(x, X, values)
     rows += errors.error_rows(without_more, "least_squares", squares.gradient, gradient)
     draws = {
         "finite_differences": ("normal", radius),
@@ -244,7 +245,7 @@ def _at_the_end(settings: Fig2b, key: Row, problem: Problem, X: Tensor, seed: in
     }
     for count, (method, (distribution, reach)) in itertools.product(settings.additional, draws.items()):
         # Other directions than the trajectory's; the value at x is one of the trajectory's.
-        more = FiniteDifferences(count, reach, distribution, seed=seed)(problem, x, step=1, batched=True)
+        more = FiniteDifferences(count, reach, distribution=distribution, seed=seed)(problem, x, step=1, batched=True)
         cost = key | {"additional": count, "queries": len(X) + more.queries - 1}
         rows += errors.error_rows(cost, method, more.gradient, gradient)
     return rows

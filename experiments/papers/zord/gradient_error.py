@@ -106,7 +106,7 @@ def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, no
 
 def local_queries(x: Tensor, smoothing_radius: float, num_queries: int, seed: int) -> Tensor:
     """Returns x and points x + λu with u standard normal, ``num_queries x d``; a larger number only adds points."""
-    return FiniteDifferences(num_queries - 1, smoothing_radius, "normal", seed=seed).points(x)
+    return FiniteDifferences(num_queries - 1, smoothing_radius, distribution="normal", seed=seed).points(x)
 
 
 def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tensor, int]]:

@@ -36,8 +36,8 @@ class Variable:
 
 def space(variables: Sequence[Variable]) -> Space:
     """Returns the space of the variables in their own units, with integer and logarithmic variables and names."""
-    kinds = ([getattr(variable, kind) for variable in variables] for kind in ("whole", "log", "name"))
-    return Space([(variable.low, variable.high) for variable in variables], *kinds)
+    integrality, log, names = zip(*((v.whole, v.log, v.name) for v in variables), strict=True)
+    return Space([(v.low, v.high) for v in variables], integrality=integrality, log=log, names=names)
 
 
 def named(variables: Sequence[Variable], u: np.ndarray) -> dict[str, float]:

@@ -137,9 +137,9 @@ class ClientSurrogates:
         fresh, start = len(trajectory) - sum(self._blocks), 0
         if fresh:
             self._blocks.append(fresh)
-        with self._small_fit(len(trajectory) - fourier.num_data):
+        with self._small_fit(len(trajectory) - fourier.num_observations):
             for size in self._blocks:
-                if start >= fourier.num_data:
+                if start >= fourier.num_observations:
                     fourier.append(X[start : start + size], y[start : start + size])
                 start += size
         self._fourier = fourier

@@ -183,7 +183,7 @@ class SurrogateDescent(Optimizer):
         return self._points_batch(self.state.points)
 
     def _begin_phase(self, x: Tensor, address: int, planned: int) -> None:
-        self.restart(x)
+        self.move_to(x)
         self.state = replace(self.state, address=address, planned=planned, told=0, succeeded=0)
 
     def _plan_step(self) -> None:

@@ -183,7 +183,7 @@ class FZooSOptions(LocalSteps):
         weights = self.scalars(self.num_features)
         return super().state_vectors | dict.fromkeys(("w", "w_present", "weights", "difference"), weights)
 
-    def most_points(self, phase: str) -> int:
+    def max_points(self, phase: str) -> int:
         """T steps with their active queries, more in the first batch; or the active queries around x_r."""
         step = self.active_queries if self.active == "step" else 0
         if phase == "local":

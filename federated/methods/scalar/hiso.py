@@ -77,7 +77,7 @@ class HiSo(ScalarOnly):
         method = optimizers.HiSo(x0, curvature=self.curvature, in_place=in_place, **options)
         return ScalarModel(method, self.server_rate)
 
-    def most_points(self, phase: str) -> int:
+    def max_points(self, phase: str) -> int:
         """τ steps of P + 1 or 2P points; three in a probe round."""
         count = self.steps.perturbations
         return max(3, self.local_steps * (2 * count if self.steps.scheme == "central" else count + 1))

@@ -148,7 +148,7 @@ class TuRBO(Optimizer):
 
     def _design(self, region: int, count: int) -> Batch:
         """The initial design of a region; its first point is x0 in the run's first batch."""
-        points = self.box.design(count, self._generator(), self._x if self.number == 0 else None)
+        points = self.box.design(count, self._generator(), self._x if self.next_id == 0 else None)
         regions = torch.full((count,), region, dtype=torch.int64, device=self._x.device)
         return self._points_batch(points, info={"regions": regions, "design": True})
 

@@ -89,7 +89,7 @@ class Displacement(Curvature):
             raise ValueError(f"lower and upper must satisfy 0 <= lower <= upper, got {self.lower} and {self.upper}")
 
     @property
-    def eq12(self) -> Learning:
+    def learning(self) -> Learning:
         """The parameters (ν, ε, β_l, β_u) of eq. 12."""
         return self.weight, self.epsilon, self.lower, self.upper
 
@@ -121,9 +121,9 @@ class Displacement(Curvature):
         now, held = self._displacements([*learned.round, step.terms], bool(step.ends))
         displacements = [terms for terms in now if terms]
         at_once, floor = displacements == [step.terms], learned.floor
-        step.move(H, self.eq12 if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
+        step.move(H, self.learning if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
         if displacements and not at_once:
-            learn(H, step.directions, displacements, self.eq12)  # line 6 (eq. 12)
+            learn(H, step.directions, displacements, self.learning)  # line 6 (eq. 12)
         for _ in displacements:
             floor = min(max((1.0 - self.weight) * floor + self.weight * self.epsilon, self.lower), self.upper)
         if self.reset and step.ends and step.ends % self.reset == 0:

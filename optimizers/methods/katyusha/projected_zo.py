@@ -26,7 +26,7 @@ def diminishing_step(initial: float, mu: float, iteration: int, delay: float) ->
 
 def two_point(method: SmoothMethod) -> FiniteDifferences:
     """Returns the estimator g = d (f(x + βu) − f(x))/β u, u uniform on the unit sphere (Katyusha's eq. 2)."""
-    return FiniteDifferences(1, method.current_smoothing_radius, "sphere", "forward", method.seed)
+    return FiniteDifferences(1, method.current_smoothing_radius, distribution="sphere", seed=method.seed)
 
 
 class ProjectedZO(SmoothMethod):
@@ -48,7 +48,7 @@ class ProjectedZO(SmoothMethod):
 
     Args:
         estimator: ``"two_point"`` or ``"coordinates"``.
-        steps: ``"diminishing"``, or ``"constant"`` for η_k = η₀.
+        step_schedule: ``"diminishing"``, or ``"constant"`` for η_k = η₀.
         step_factor: multiplies η₀.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """
@@ -60,13 +60,13 @@ class ProjectedZO(SmoothMethod):
         x0: Any,
         *,
         estimator: Estimator = "two_point",
-        steps: Steps = "diminishing",
+        step_schedule: Steps = "diminishing",
         step_factor: float = 1.0,
         **common: Any,
     ) -> None:
         check_choice("estimator", estimator, get_args(Estimator))
-        check_choice("steps", steps, get_args(Steps))
-        self.estimator, self.steps = estimator, steps
+        check_choice("step_schedule", step_schedule, get_args(Steps))
+        self.estimator, self.step_schedule = estimator, step_schedule
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
 
@@ -79,7 +79,7 @@ class ProjectedZO(SmoothMethod):
         """The step size η_k of the present iteration k."""
         d = 1 if self.estimator == "coordinates" else self.dimension
         initial = self.step_factor / (d * self.state.smoothness)
-        if self.steps == "constant":
+        if self.step_schedule == "constant":
             return initial
         return diminishing_step(initial, self.mu_f + self.mu_psi, self.iterations, self.dimension)
 

@@ -225,7 +225,7 @@ class ZOLKatyusha(SmoothMethod):
     @property
     def _sphere(self) -> FiniteDifferences:
         """Eq. 5 along |S| draws from the sphere."""
-        return FiniteDifferences(self._size, self.current_smoothing_radius, "sphere", "forward", self.seed)
+        return FiniteDifferences(self._size, self.current_smoothing_radius, distribution="sphere", seed=self.seed)
 
     def _method_ask(self) -> Batch:
         state, generator = self.state, self._generator()

@@ -236,7 +236,7 @@ class SurrogateTrustRegion(Optimizer):
         pending = self.state.data.points[:0]
         if self._box.has_integers and self.pending:
             pending = torch.cat([self._box.part(cast(Tensor, batch.explicit)) for batch in self.pending])
-        known = self.queries + self.history_size + self._record.given
+        known = self.queries + self._history_size + self._record.given
         return Planner(self._models, self._opening, known, self.remaining, pending, self.rescale)
 
     def _state(self) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class SurrogateTrustRegion(Optimizer):
         return found and found._replace(x=self._box.whole(found.x)[0])
 
     def _planned(self) -> Plan:
-        """The plan of the next batch; a design at the start, and where ``restart`` has moved the iterate."""
+        """The plan of the next batch; a design at the start, and where ``move_to`` has moved the iterate."""
         if self.state.plan_id and torch.equal(self._x, self._iterate(self.state)):
             return self.state.plan
         return Design(self._planner.design(self.state, self._box.part(self._x), self._opening.delta))

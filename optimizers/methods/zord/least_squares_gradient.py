@@ -11,8 +11,8 @@ from torch import Tensor
 from optimizers.core.options import check_integer, nonnegative, optional, positive_integer
 from optimizers.estimators.least_squares import least_squares
 from optimizers.methods.zord.trajectory_descent import TrajectoryDescent
-from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
+from surrogates.window.trajectory import Trajectory
 
 WINDOW = 150
 """The most queries in a fit by default; ZoRD's window has the same limit."""

@@ -21,8 +21,8 @@ from optimizers.designs import local_cloud
 from optimizers.estimators.estimator import confined
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.bayesian.unit_box import UnitBox
-from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
+from surrogates.window.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         """Starts with an empty surrogate."""
         if self.design == "latin_hypercube":
             UnitBox.of(self.domain, "a Latin hypercube")
-        default = 0 if self._opens or self.history is not None else 10
+        default = 0 if self._opens or self._history is not None else 10
         self._design_size = default if self.initial_points is None else self.initial_points
         self.state = DescentState(FirstOrder(self.update_rule, self._x), surrogate)
 
@@ -201,9 +201,9 @@ class TrajectoryDescent(Optimizer, Generic[S]):
             known = f"the history has {len(self.trajectory)} finite values, but a gradient needs {LEAST_DATA}"
             raise ValueError(f"{known}: add values to the history, or pass initial_points")
 
-    def restart(self, x: Any) -> None:
+    def move_to(self, x: Any) -> None:
         """Moves the iterate to x, where f is queried next (see ``Optimizer``)."""
-        super().restart(x)
+        super().move_to(x)
         self.state.query, self.state.active = None, 0
 
     # Queries.
@@ -263,8 +263,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return torch.cat([first, self._around(self._x, count - len(first))])
 
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
-        """Points at the radius from x, within the box; ``step`` addresses their directions, ``number`` by default."""
-        step = self.number if step is None else step
+        """Points at the radius from x, within the box; ``step`` addresses their directions, ``next_id`` by default."""
+        step = self.next_id if step is None else step
         cloud = local_cloud(x, count, self.local_radius, self.seed, distribution="normal", step=step)
         return confined(cloud, self.domain)
 

@@ -184,7 +184,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
             conditioning = covariance_given(self.surrogate, z, pending)
             nearest, farthest, seed, _ = self._candidates_address()
             most = count + len(pending)
-            points = batch_candidates(conditioning, z, most, nearest, farthest, seed, self.number)
+            points = batch_candidates(conditioning, z, most, nearest, farthest, seed, self.next_id)
             points = self._unasked(points.to(z), pending)
             h = self.surrogate.hyperparameters
             return points[most_informative_set(conditioning, z, points, h.noise_ratio, count)]

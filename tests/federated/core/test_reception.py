@@ -183,7 +183,7 @@ def test_an_old_answer_to_a_position_is_refused():
 def test_a_client_cannot_claim_more_queries_than_the_phase_has_points(name):
     options = {"fzoos": {"num_features": 32}, "hiso": {"rate": 0.01}, "decomfl": {"rate": 0.01}}.get(name, {})
     made = make_federation(name, [Quadratic(i) for i in range(3)], X0, local_steps=2, **options)
-    report, most = report_of(made), made.algorithm.most_points(made.server.phase)
+    report, most = report_of(made), made.algorithm.max_points(made.server.phase)
     assert 0 < report.queries <= most
     many = {"queries": most + 1, "total_queries": most + 1}
     made.server.check(dataclasses.replace(report, **many, failures=1), 0)

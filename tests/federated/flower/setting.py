@@ -55,4 +55,4 @@ def in_process(config, faults=(), fun=False):
     gradients = {i: f.gradient for i, f in enumerate(objectives)} if algorithm.needs_gradient else {}
     host = Host(algorithm, {i: Evaluator(f) for i, f in enumerate(objectives)}, gradients)
     f = RunConfig.of(config).global_function() if fun else None
-    return faulty(Federation(algorithm, host, f, codec=False), faults)
+    return faulty(Federation(algorithm, host, fun=f, codec=False), faults)

@@ -533,6 +533,6 @@ def test_queries_that_no_message_can_take_are_not_booked(tmp_path):
     grid.nodes[11].act = boast
     over.run_round()
     most = 101 * 2 * 4  # retries, steps, queries of a step
-    assert over.ledger.total("queries", client=1) == most == over.algorithm.most_queries
+    assert over.ledger.total("queries", client=1) == most == over.algorithm.max_client_queries
     (note,) = (row["refused"] for row in over.ledger.to_rows() if row["client"] == 1)
     assert f"{10**15} queries are claimed, the maximum of {most} is booked" in note

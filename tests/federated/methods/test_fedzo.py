@@ -55,7 +55,7 @@ def test_rounds_are_the_papers_equations(distribution, redraw):
 @pytest.mark.parametrize("distribution", ["normal", "sphere", "orthonormal", "coordinate"])
 def test_estimates_are_unbiased(distribution):
     f, draws, n = Quadratic(0, dimension=D), 600, 2
-    optimizer = LocalDescent(X0, estimator=FiniteDifferences(n, 1e-6, distribution), max_queries=1 << 40)
+    optimizer = LocalDescent(X0, estimator=FiniteDifferences(n, 1e-6, distribution=distribution), max_queries=1 << 40)
     optimizer.begin(X0, address=0, steps=draws, moves=False)
     estimates = []
     while optimizer.busy:
@@ -71,7 +71,7 @@ def test_estimates_are_unbiased(distribution):
 
 def test_a_failed_query_is_left_out_and_without_a_difference_there_is_no_step():
     f = Quadratic(0, dimension=D)
-    estimator = FiniteDifferences(4, 0.01, "sphere")
+    estimator = FiniteDifferences(4, 0.01, distribution="sphere")
     optimizer = LocalDescent(X0, estimator=estimator, update_rule=sgd, max_queries=1 << 40)
     for lost, rest in (([], 4), ([2, 4], 2), ([1, 2, 3, 4], 0), ([0], 0)):
         optimizer.begin(X0, address=3, steps=1)

@@ -34,7 +34,7 @@ def test_a_minimizing_loop_keeps_the_sign():
     while not generator.stopped:
         X = generator.generate_candidates()
         generator.observe(X, -concave(X))
-    assert generator.best_f == generator.optimizer.best_y == float(generator.train_Y.min())
+    assert generator.best_f == generator.optimizer.best_fun == float(generator.train_Y.min())
 
 
 def test_rows_may_come_in_pieces_in_any_order_with_failures_and_strangers():
@@ -74,7 +74,7 @@ def test_as_many_candidates_as_are_wanted_are_out_at_once():
         driven.tell(batch, -concave(x), which=[i])
         generator.observe(X[-1:], concave(X[-1:]))
         observed.append(x)
-    assert len(observed) == 30 and generator.best_f == -driven.best_y
+    assert len(observed) == 30 and generator.best_f == -driven.best_fun
     with pytest.raises(ValueError, match="q must be"):
         CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=22).generate_candidates(0)
 

@@ -87,7 +87,7 @@ def test_parameters_are_the_base_bit_for_bit_after_hundreds_of_queries(dtype, me
         assert all(p.dtype == dtype for p in module.parameters())
         assert torch.equal(parameters(module), batch.base)
     assert opt.x.dtype == dtype and opt.queries > 300
-    assert dtype == torch.bfloat16 or opt.best_y < f(opt.x0)
+    assert dtype == torch.bfloat16 or opt.best_fun < f(opt.x0)
 
 
 def test_bfloat16_parameters_with_a_float32_iterate():

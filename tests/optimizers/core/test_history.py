@@ -61,9 +61,9 @@ def drive(opt, most=1000):
 def test_a_run_begins_at_the_best_of_its_history_which_costs_nothing(method):
     X, y = given()
     opt = make(method, history=(X, y))
-    assert (opt.queries, opt.best_y) == (0, y.min()) and opt.best_x.tolist() == X[y.argmin()].tolist()
+    assert (opt.queries, opt.best_fun) == (0, y.min()) and opt.best_x.tolist() == X[y.argmin()].tolist()
     asked = drive(opt)
-    assert opt.queries == opt.max_queries and opt.best_y < y.min()
+    assert opt.queries == opt.max_queries and opt.best_fun < y.min()
     assert not {tuple(x) for x in asked} & {tuple(x) for x in X.tolist()}
     assert opt.result().history.y.tolist() == [f(x) for x in asked]
 
@@ -93,7 +93,7 @@ def test_a_run_without_x0_or_history_begins_at_the_best_of_a_sobol_design(method
     assert len(points) == 2 * D and bool(((unit > 0.0) & (unit < 1.0)).all())
     assert not torch.equal(points, make(method, queries=30, seed=1).ask().points())
     asked = drive(opt, most=2 * D + 6 if method in ("turbo", "cobbo") else 30)
-    assert opt.best_y < min(map(f, asked[: 2 * D]))
+    assert opt.best_fun < min(map(f, asked[: 2 * D]))
     # The design is a history: what follows has the same model.
     X = np.array(asked[: 2 * D])
     after = make(method, queries=24, history=(X, [f(x) for x in X]))
@@ -118,12 +118,12 @@ def test_told_points_do_not_count_and_may_become_the_best(method):
     told = opt.queries
     X = np.array([[1.0, 1.0, 0.9], [4.0, 4.0, 4.0], [20.0, 1.0, 1.0]])
     opt.tell(X, [f(X[0]), math.nan, -1e6])
-    assert (opt.queries, opt.failures) == (told, 0) and opt.best_y == f(X[0]) and opt.best_x.tolist() == X[0].tolist()
+    assert (opt.queries, opt.failures) == (told, 0) and opt.best_fun == f(X[0]) and opt.best_x.tolist() == X[0].tolist()
     batch = opt.ask()
     opt.tell(batch.points(), [f(x) for x in batch.points()])  # its answers, which count
     assert opt.queries == told + len(batch) and batch not in opt.pending
     drive(opt)
-    assert opt.queries == opt.max_queries and opt.best_y <= f(X[0])
+    assert opt.queries == opt.max_queries and opt.best_fun <= f(X[0])
 
 
 def test_a_told_point_is_where_the_run_goes_on():
@@ -142,9 +142,9 @@ def test_points_outside_new_bounds_help_but_never_win(method):
     inside = X[:, 0] <= 0.5
     assert y.argmin() not in np.flatnonzero(inside)
     opt = make(method, bounds=box, history=(X, y))
-    assert opt.best_y == y[inside].min() and float(opt.x[0]) <= 0.5
+    assert opt.best_fun == y[inside].min() and float(opt.x[0]) <= 0.5
     asked = drive(opt)
-    assert max(x[0] for x in asked) <= 0.5 and opt.best_y < y[inside].min() and float(opt.best_x[0]) <= 0.5
+    assert max(x[0] for x in asked) <= 0.5 and opt.best_fun < y[inside].min() and float(opt.best_x[0]) <= 0.5
     if method == "trust_region":
         assert opt.state.data.outside == (~inside).sum() and len(opt.state.data.values) == 30 + 12
 
@@ -157,9 +157,9 @@ def test_points_of_another_value_of_a_fixed_variable_are_left_out(method, caplog
     with caplog.at_level(logging.WARNING):
         opt = make(method, bounds=[BOX[0], (2.0, 2.0), BOX[2]], history=(X, y))
     assert "15 of 30 given evaluations" in caplog.text
-    assert opt.best_y == y[::2].min()
+    assert opt.best_fun == y[::2].min()
     asked = drive(opt)
-    assert {x[1] for x in asked} == {2.0} and opt.best_y < y[::2].min()
+    assert {x[1] for x in asked} == {2.0} and opt.best_fun < y[::2].min()
 
 
 def test_a_method_with_a_model_that_lacks_its_hook_is_told_its_name():
@@ -221,7 +221,7 @@ def test_psi_is_part_of_what_is_compared():
     X, y = given()
     opt = make("zord", bounds=None, prox=L1(2.0), history=(X, y))
     totals = y + 2.0 * np.abs(X).sum(1)
-    assert math.isclose(opt.best_y, totals.min()) and opt.best_x.tolist() == X[totals.argmin()].tolist()
+    assert math.isclose(opt.best_fun, totals.min()) and opt.best_x.tolist() == X[totals.argmin()].tolist()
 
 
 def test_a_checkpoint_knows_the_history(tmp_path):
@@ -243,7 +243,8 @@ def test_constraints_judge_the_history():
     opt = make("trust_region", constraints=constraint, history=History(X, y, c=c))
     feasible = c <= 0.5
     assert (
-        opt.best_y == y[feasible].min() > y.min() and opt.best_x.tolist() == X[feasible][y[feasible].argmin()].tolist()
+        opt.best_fun == y[feasible].min() > y.min()
+        and opt.best_x.tolist() == X[feasible][y[feasible].argmin()].tolist()
     )
     result = minimize(f, bounds=BOX, constraints=constraint, history=History(X, y, c=c), max_queries=15)
     exact = minimize(f, np.zeros(D), bounds=BOX, constraints=constraint, max_queries=60)
@@ -288,7 +289,7 @@ def test_adapters_pass_evaluations_on():
     both = torch.cat([torch.from_numpy(X).to(candidates), candidates])
     generator.observe(both, -torch.tensor([[f(x)] for x in both]))
     assert generator.optimizer.queries == len(candidates) and not len(generator.X_pending)
-    assert math.isclose(generator.optimizer.best_y, min(f(x) for x in both), rel_tol=1e-6)
+    assert math.isclose(generator.optimizer.best_fun, min(f(x) for x in both), rel_tol=1e-6)
 
 
 def test_a_history_of_integers_and_decades():

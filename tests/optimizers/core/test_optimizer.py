@@ -37,11 +37,11 @@ def tell(opt, values, **kwargs):
 
 def test_counts_best_and_history():
     opt = Fixed([0.0, 0.0], max_queries=10, store_points=True)
-    assert opt.best_y == math.inf and torch.equal(opt.best_x, torch.zeros(2, dtype=torch.float64))
+    assert opt.best_fun == math.inf and torch.equal(opt.best_x, torch.zeros(2, dtype=torch.float64))
     tell(opt, [3.0, math.nan, 1.0])
     tell(opt, [2.0, -math.inf, 1.0], retries=2)
     assert (opt.queries, opt.failures, opt.remaining, opt.iterations) == (8, 4, 2, 2)
-    assert opt.best_y == 1.0 and opt.best_x.tolist() == [2.0, 0.0]
+    assert opt.best_fun == 1.0 and opt.best_x.tolist() == [2.0, 0.0]
     assert opt.last.isnan().tolist() == [False, True, False]
     result = opt.result()
     assert opt.stop_reason is StopReason.BUDGET and opt.stop_reason == "budget"
@@ -57,7 +57,7 @@ def test_values_count_when_they_come():
     opt = Fixed([0.0, 0.0], max_queries=10, store_points=True)
     batch = opt.ask()
     opt.tell(batch, [5.0, 4.0], which=[2, 0])
-    assert (opt.queries, opt.iterations, opt.untold(batch), opt.best_y) == (2, 0, [1], 4.0)
+    assert (opt.queries, opt.iterations, opt.untold(batch), opt.best_fun) == (2, 0, [1], 4.0)
     assert opt.ask() is batch and not hasattr(opt, "last")
     opt.tell(batch, math.nan, which=[1])
     assert opt.last.nan_to_num(-9).tolist() == [4.0, -9.0, 5.0] and opt.pending == () and opt.iterations == 1
@@ -72,7 +72,7 @@ def test_of_equal_values_the_first_asked_is_the_best_whatever_the_order():
         batch = opt.ask()
         for i in order:
             opt.tell(batch, [2.0, 1.0, 1.0][i], which=[i])
-        assert opt.best_x.tolist() == [1.0] and opt.best_y == 1.0
+        assert opt.best_x.tolist() == [1.0] and opt.best_fun == 1.0
 
 
 def test_a_value_ends_the_run_when_it_comes():
@@ -179,7 +179,7 @@ def test_a_tell_that_raises_changes_nothing():
     opt = Fixed([0.0], max_queries=6, broken=True)
     with pytest.raises(ArithmeticError):
         tell(opt, [1.0, 2.0, 3.0])
-    assert (opt.queries, opt.best_y, opt.iterations) == (0, math.inf, 0) and opt.pending
+    assert (opt.queries, opt.best_fun, opt.iterations) == (0, math.inf, 0) and opt.pending
     opt.broken = False
     tell(opt, [1.0, 2.0, 3.0])
     assert opt.queries == 3 and len(opt.result().history.y) == 3
@@ -192,7 +192,7 @@ def test_stop_rules():
     assert not opt.stopped
     tell(opt, [1.0, math.nan, math.nan])
     tell(opt, [math.nan] * 3)
-    assert opt.stop_reason == "all queries failed" and opt.best_y == 1.0
+    assert opt.stop_reason == "all queries failed" and opt.best_fun == 1.0
     opt = Fixed([0.0], max_queries=100, stagnation=5)
     tell(opt, [3.0, 2.0, 2.0])
     assert not opt.stopped
@@ -281,23 +281,23 @@ def test_states_of_other_options_are_refused():
 def test_composite_values_with_a_prox():
     opt = Fixed([1.0, 1.0], max_queries=3, prox=L1(2.0))
     tell(opt, [1.0, 0.5, 0.0])
-    assert opt.best_y == 5.0 and opt.best_x.tolist() == [1.0, 1.0]
+    assert opt.best_fun == 5.0 and opt.best_x.tolist() == [1.0, 1.0]
     assert opt.result().history.y.tolist() == [1.0, 0.5, 0.0]
     opt = Fixed([0.0, 1.0], max_queries=3, prox=Simplex())
     tell(opt, [3.0, 2.0, 1.0])
-    assert opt.best_x.tolist() == [0.0, 1.0] and opt.best_y == 3.0
+    assert opt.best_x.tolist() == [0.0, 1.0] and opt.best_fun == 3.0
     opt = Fixed([0.0, 1.0], max_queries=3, prox=Simplex())
     tell(opt, [math.nan, 2.0, 1.0])
-    assert opt.best_y == math.inf and opt.best_x.tolist() == [0.0, 1.0] and opt.failures == 1
+    assert opt.best_fun == math.inf and opt.best_x.tolist() == [0.0, 1.0] and opt.failures == 1
 
 
 def test_composite_values_of_points_that_are_told_in_another_order():
     opt = Fixed([1.0, 1.0], max_queries=3, prox=L1(2.0))
     batch = opt.ask()
     opt.tell(batch, [0.0, 0.5], which=[2, 1])
-    assert opt.best_y == 6.5 and opt.best_x.tolist() == [2.0, 1.0]
+    assert opt.best_fun == 6.5 and opt.best_x.tolist() == [2.0, 1.0]
     opt.tell(batch, [1.0], which=[0])
-    assert opt.best_y == 5.0 and opt.best_x.tolist() == [1.0, 1.0]
+    assert opt.best_fun == 5.0 and opt.best_x.tolist() == [1.0, 1.0]
 
 
 def test_unconfined_queries_outside_of_the_box_are_never_best():
@@ -305,7 +305,7 @@ def test_unconfined_queries_outside_of_the_box_are_never_best():
     opt = Fixed([1.0], max_queries=3, confine_queries=False, **common)
     assert opt.ask().points().flatten().tolist() == [1.0, 2.0, 3.0]
     tell(opt, [3.0, 2.0, 1.0])
-    assert opt.best_y == 3.0 and opt.best_x.tolist() == [1.0]
+    assert opt.best_fun == 3.0 and opt.best_x.tolist() == [1.0]
     opt = Fixed([1.0], max_queries=3, **common)
     assert opt.ask().points().flatten().tolist() == [1.0, 1.5, 1.5]
 
@@ -340,7 +340,7 @@ def test_without_tracking_the_best_point_is_the_iterate():
     opt = RGF(start(), max_queries=40, track_best=False)
     while not opt.stopped:
         tell(opt, quadratic(opt.ask().points()))
-    assert torch.equal(opt.best_x, opt.x) and opt.best_y < float(quadratic(start()))
+    assert torch.equal(opt.best_x, opt.x) and opt.best_fun < float(quadratic(start()))
 
 
 def test_addressed_generators():
@@ -377,10 +377,10 @@ def test_restart_goes_on_from_the_given_point_and_keeps_the_record():
     opt = RGF(torch.zeros(2, dtype=torch.float64), bounds=bounds, max_queries=50, directions=2)
     first = opt.ask()
     opt.tell(first, first.points().square().sum(1))
-    best, dropped = opt.best_y, opt.ask()
-    opt.restart([1.0, 3.0])
+    best, dropped = opt.best_fun, opt.ask()
+    opt.move_to([1.0, 3.0])
     assert opt.x.tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
-    assert not opt.pending and (opt.queries, opt.best_y) == (3, best)
+    assert not opt.pending and (opt.queries, opt.best_fun) == (3, best)
     batch = opt.ask()
     assert batch.point(0).tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
     with pytest.raises(ValueError, match="does not have the points that ask returned"):
@@ -395,7 +395,7 @@ def test_restart_refuses_what_is_no_point_of_the_domain(x, message):
     opt = RGF(torch.zeros(2, dtype=torch.float64), bounds=[(-2.0, 4.0)] * 2, max_queries=50)
     batch = opt.ask()
     with pytest.raises(ValueError, match=message):
-        opt.restart(x)
+        opt.move_to(x)
     assert opt.pending == (batch,) and opt.x.tolist() == [0.0, 0.0]
 
 
@@ -416,6 +416,6 @@ def test_values_are_kept_unless_they_are_not_wanted():
             batch = opt.ask()
             opt.tell(batch, [f(x) if i != 1 else math.nan for i, x in enumerate(batch.points())])
         states.append(sum(v.numel() for v in none.state_dict()["record"].values() if torch.is_tensor(v)))
-    assert torch.equal(kept.x, none.x) and torch.equal(kept.best_x, none.best_x) and kept.best_y == none.best_y
+    assert torch.equal(kept.x, none.x) and torch.equal(kept.best_x, none.best_x) and kept.best_fun == none.best_fun
     assert (kept.queries, kept.failures) == (none.queries, none.failures) and len(set(states)) == 1
     assert len(kept.result().history.y) == kept.queries and len(none.result().history.y) == 0

@@ -11,7 +11,8 @@ from optimizers import CandidateGenerator, Space, SurrogateTrustRegion, compare,
 from optimizers.core.bounds import Domain
 from optimizers.registry import METHODS, method_class
 
-SPACE = Space([(1e-4, 1e2), (1, 12), (-3.0, 3.0)], [0, 1, 0], [True, False, False], ["C", "depth", "shift"])
+BOUNDS = [(1e-4, 1e2), (1, 12), (-3.0, 3.0)]
+SPACE = Space(BOUNDS, integrality=[0, 1, 0], log=[True, False, False], names=["C", "depth", "shift"])
 X0 = [1.0, 4, 0.0]
 
 
@@ -46,7 +47,8 @@ def test_the_default_method_finds_the_minimum():
 def test_methods_of_gradients_refuse_integers(name):
     with pytest.raises(ValueError, match=r"takes no integers.*'trust_region'"):
         options = {"gradient_descent": {"jac": lambda x: x}, "accelerated_zo": {"strong_convexity": 1.0}}.get(name, {})
-        minimize(sum, [1.0, 2.0], name, bounds=Space([(0, 3)] * 2, [1, 0]), max_queries=50, progress=False, **options)
+        integers = Space([(0, 3)] * 2, integrality=[1, 0])
+        minimize(sum, [1.0, 2.0], name, bounds=integers, max_queries=50, progress=False, **options)
 
 
 def test_decades_are_a_search_of_the_logarithm():
@@ -88,7 +90,7 @@ def test_gradient_descent_in_decades_follows_the_chain_rule():
 
 
 def test_coordinates_are_inverse_and_integers_have_cells_of_equal_width():
-    space = Space([(0, 3), (1, 1000), (2, 5)], [1, 1, 0], [0, 1, 0])
+    space = Space([(0, 3), (1, 1000), (2, 5)], integrality=[1, 1, 0], log=[0, 1, 0])
     domain = Domain.of(torch.tensor(space.lb), torch.tensor(space.ub), rescale=True, space=space)
     x = torch.tensor([2.0, 31.0, 4.5], dtype=torch.float64)
     torch.testing.assert_close(domain.to_user(domain.to_search(x)), x)
@@ -127,7 +129,7 @@ def test_a_prox_and_arguments_of_other_libraries_are_refused_with_advice():
     from optimizers import L1
 
     with pytest.raises(ValueError, match="prox cannot be combined"):
-        minimize(sum, [1.0], bounds=Space([(0, 3)], 1), prox=L1(1.0), max_queries=20)
+        minimize(sum, [1.0], bounds=Space([(0, 3)], integrality=1), prox=L1(1.0), max_queries=20)
     with pytest.raises(TypeError, match=r"pass bounds=Space\(bounds, integrality"):
         minimize(sum, [1.0], bounds=[(0, 3)], integrality=[1], max_queries=20)
     with pytest.raises(TypeError, match="evaluations are not pruned"):
@@ -157,7 +159,7 @@ def test_a_run_with_workers_and_a_checkpoint_continues_bitwise(tmp_path):
         minimize(
             loss,
             X0,
-            **(call | {"bounds": Space([(1e-4, 1e2), (1, 12), (-3.0, 3.0)], [0, 1, 0], names=SPACE.names)}),
+            **(call | {"bounds": Space([(1e-4, 1e2), (1, 12), (-3.0, 3.0)], integrality=[0, 1, 0], names=SPACE.names)}),
         )
     beside = minimize(checked, X0, bounds=SPACE, max_queries=25, workers=3, progress=False, store_points=True)
     assert len(np.unique(beside.history.x, axis=0)) >= 24  # the center is evaluated twice at most
@@ -202,4 +204,4 @@ def test_a_botorch_loop_gets_whole_candidates():
         candidates = generator.generate_candidates()
         assert torch.equal(candidates[:, 1], candidates[:, 1].round())
         generator.observe(candidates, torch.tensor([[loss(SPACE.named(x))] for x in candidates]))
-    assert generator.optimizer.best_y < 0.1
+    assert generator.optimizer.best_fun < 0.1

@@ -28,13 +28,13 @@ def test_forward_is_exact_on_linear_and_central_on_quadratic_functions():
     torch.testing.assert_close(CoordinateDifferences(0.1)(linear, POINT).gradient, A)
     forward = CoordinateDifferences(0.1)(quadratic, POINT).gradient
     torch.testing.assert_close(forward, GRADIENT + 0.05 * H.diagonal())
-    central = CoordinateDifferences(0.1, "central")(quadratic, POINT).gradient
+    central = CoordinateDifferences(0.1, scheme="central")(quadratic, POINT).gradient
     torch.testing.assert_close(central, GRADIENT)
 
 
 @pytest.mark.parametrize("scheme", ["forward", "central"])
 def test_some_axes(scheme):
-    estimator = CoordinateDifferences(1e-3, scheme, axes=[2, 0])
+    estimator = CoordinateDifferences(1e-3, scheme=scheme, axes=[2, 0])
     batch = estimator.batch(X, number=3)
     moves = [[0, 0, 0.0], [2, 0, 1e-3], [0, 0, 1e-3]] if scheme == "forward" else None
     moves = moves or [[2, 0, 1e-3], [0, 0, 1e-3], [2, 0, -1e-3], [0, 0, -1e-3]]
@@ -64,7 +64,7 @@ def test_a_failed_query_has_no_derivative():
 def test_differences_stay_inside_the_bounds():
     box = domain([-1.0, -1.0, -2.0, 0.7], [0.3005, 3.0, 2.0, 0.7])
     for scheme in ("forward", "central"):
-        estimator = CoordinateDifferences(1e-3, scheme)
+        estimator = CoordinateDifferences(1e-3, scheme=scheme)
         batch = estimator.batch(X, domain=box)
         assert bool(((batch.points() >= box.lower) & (batch.points() <= box.upper)).all())
         found = estimator.derivatives(batch, batch.points() @ SLOPES)

@@ -19,19 +19,19 @@ from tests.optimizers.estimates import assert_mean
 from tests.optimizers.estimators.functions import PRIOR, A, D, X, linear, quadratic
 
 ESTIMATORS = {
-    **{name: FiniteDifferences(4, 0.3, name) for name in DISTRIBUTIONS},
-    **{f"{name}-central": FiniteDifferences(4, 0.3, name, "central") for name in DISTRIBUTIONS},
+    **{name: FiniteDifferences(4, 0.3, distribution=name) for name in DISTRIBUTIONS},
+    **{f"{name}-central": FiniteDifferences(4, 0.3, distribution=name, scheme="central") for name in DISTRIBUTIONS},
     "prior": PriorGuidedDifferences(PRIOR, 4, 0.3),
-    "prior-unbiased": PriorGuidedDifferences(PRIOR, 4, 0.3, "unbiased"),
+    "prior-unbiased": PriorGuidedDifferences(PRIOR, 4, 0.3, scaling="unbiased"),
     "coordinates": CoordinateDifferences(0.1),
-    "coordinates-central": CoordinateDifferences(0.1, "central"),
+    "coordinates-central": CoordinateDifferences(0.1, scheme="central"),
     "coordinates-some": CoordinateDifferences(0.1, axes=[4, 1, 2]),
     "ranks": SearchGradient(4, 0.3),
     "ranks-center": SearchGradient(4, 0.3, query_center=True),
     "ranks-antithetic": SearchGradient(4, 0.3, antithetic=True),
-    "raw": SearchGradient(4, 0.3, "none"),
-    "raw-orthonormal": SearchGradient(4, 0.3, "none", distribution="orthonormal"),
-    "raw-antithetic": SearchGradient(4, 0.3, "none", antithetic=True),
+    "raw": SearchGradient(4, 0.3, shaping="none"),
+    "raw-orthonormal": SearchGradient(4, 0.3, shaping="none", distribution="orthonormal"),
+    "raw-antithetic": SearchGradient(4, 0.3, shaping="none", antithetic=True),
     "least-squares": LeastSquaresDifferences(4, 0.3),
 }
 QUERIES = dict.fromkeys(ESTIMATORS, 5) | {
@@ -159,7 +159,7 @@ def test_dtype_follows_x(name):
 
 @pytest.mark.parametrize(
     "estimator",
-    [CoordinateDifferences(1e-3), CoordinateDifferences(1e-3, "central"), LeastSquaresDifferences(D, 1e-3)],
+    [CoordinateDifferences(1e-3), CoordinateDifferences(1e-3, scheme="central"), LeastSquaresDifferences(D, 1e-3)],
 )
 def test_displacements_count_as_they_were_rounded(estimator):
     """At x = 100 float32 has steps of 8e-6: λ = 1e-3 is rounded by up to 0.4%, what was done by nothing."""

@@ -40,14 +40,14 @@ def assert_unbiased(estimator, x, domain, expected, draws=100):
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_the_mean_at_a_corner_is_the_gradient(d, distribution, scheme):
     x, domain = box(d)
-    assert_unbiased(FiniteDifferences(40, RADIUS, distribution, scheme), x, domain, GRADIENT[:d])
+    assert_unbiased(FiniteDifferences(40, RADIUS, distribution=distribution, scheme=scheme), x, domain, GRADIENT[:d])
 
 
 @pytest.mark.parametrize("antithetic", [False, True])
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_the_mean_of_the_raw_search_gradient_at_a_corner_is_the_gradient(d, antithetic):
     x, domain = box(d)
-    assert_unbiased(SearchGradient(40, RADIUS, "none", antithetic), x, domain, GRADIENT[:d])
+    assert_unbiased(SearchGradient(40, RADIUS, shaping="none", antithetic=antithetic), x, domain, GRADIENT[:d])
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -55,7 +55,7 @@ def test_the_mean_in_a_box_narrower_than_the_radius_is_the_gradient(distribution
     lower, upper = torch.zeros(3).double(), torch.tensor([0.2, 0.5, 0.0]).double()
     x = torch.tensor([0.05, 0.5, 0.0]).double()
     expected = GRADIENT[:3] * torch.tensor([1.0, 1.0, 0.0])
-    assert_unbiased(FiniteDifferences(60, RADIUS, distribution), x, Domain(lower, upper), expected)
+    assert_unbiased(FiniteDifferences(60, RADIUS, distribution=distribution), x, Domain(lower, upper), expected)
 
 
 def test_faces_are_met_in_search_coordinates():
@@ -68,7 +68,7 @@ def test_faces_are_met_in_search_coordinates():
 @pytest.mark.parametrize("scheme", ["forward", "central"])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_inside_and_unconfined_nothing_changes(distribution, scheme):
-    estimator = FiniteDifferences(3, RADIUS, distribution, scheme)
+    estimator = FiniteDifferences(3, RADIUS, distribution=distribution, scheme=scheme)
     (corner, free), inside = box(5, confine=False), torch.full((5,), 0.0).double()
     far = Domain(inside - 3.0, inside + 3.0)
     for x, domain in ((corner, free), (inside, far)):
@@ -115,7 +115,7 @@ def prior(name):
 @pytest.mark.parametrize("name", PRIORS)
 def test_unbiased_prior_guided_estimates_at_a_corner(name):
     x, domain = box(5)
-    assert_unbiased(PriorGuidedDifferences(prior(name), 3, RADIUS, "unbiased"), x, domain, GRADIENT, 1000)
+    assert_unbiased(PriorGuidedDifferences(prior(name), 3, RADIUS, scaling="unbiased"), x, domain, GRADIENT, 1000)
 
 
 @pytest.mark.parametrize("name", PRIORS)
@@ -132,4 +132,4 @@ def test_prior_guided_estimates_at_a_corner_are_projections(name):
 def test_prior_guided_estimates_without_room_are_zero(scaling):
     x = torch.zeros(3, dtype=torch.float64)
     p = torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64)
-    assert torch.equal(of(PriorGuidedDifferences(p, 2, RADIUS, scaling), x, Domain(x, x), 0), x)
+    assert torch.equal(of(PriorGuidedDifferences(p, 2, RADIUS, scaling=scaling), x, Domain(x, x), 0), x)

@@ -23,7 +23,7 @@ def test_mean_is_the_gradient_of_a_quadratic(distribution, scheme):
     expected = GRADIENT
     if distribution == "coordinate" and scheme == "forward":
         expected = GRADIENT + 0.15 * H.diagonal()
-    assert_mean(estimates(FiniteDifferences(4, 0.3, distribution, scheme), quadratic), expected)
+    assert_mean(estimates(FiniteDifferences(4, 0.3, distribution=distribution, scheme=scheme), quadratic), expected)
 
 
 ERRORS = {
@@ -38,14 +38,14 @@ ERRORS = {
 
 @pytest.mark.parametrize("distribution", ERRORS)
 def test_mean_squared_error_on_a_linear_function(distribution):
-    samples = estimates(FiniteDifferences(4, 0.3, distribution), linear, 2000)
+    samples = estimates(FiniteDifferences(4, 0.3, distribution=distribution), linear, 2000)
     assert_squared_error(samples, A, ERRORS[distribution] * A.square().sum())
 
 
 @pytest.mark.parametrize("distribution", ["normal", "sphere"])
 def test_mean_squared_error_of_smoothing_on_a_quadratic(distribution):
     radius, n = 0.5, 3
-    samples = estimates(FiniteDifferences(n, radius, distribution), quadratic, 2000)
+    samples = estimates(FiniteDifferences(n, radius, distribution=distribution), quadratic, 2000)
     fourth = 2 * (H @ H).trace() + H.trace() ** 2
     if distribution == "normal":
         variance, curvature = (D + 1) / n, radius**2 / 4 * (D + 4) * fourth / n
@@ -55,13 +55,13 @@ def test_mean_squared_error_of_smoothing_on_a_quadratic(distribution):
 
 
 def test_central_differences_have_no_curvature_error():
-    samples = estimates(FiniteDifferences(3, 0.5, "normal", "central"), quadratic, 2000)
+    samples = estimates(FiniteDifferences(3, 0.5, distribution="normal", scheme="central"), quadratic, 2000)
     assert_squared_error(samples, GRADIENT, (D + 1) / 3 * GRADIENT.square().sum())
 
 
 def test_katyushas_two_point_estimate_has_second_moment_d():
     """Katyusha eq. 2: E g = a and E‖g‖² = d‖a‖² of a linear function."""
-    samples = estimates(FiniteDifferences(1, 0.1, "sphere", "central"), linear, 2000)
+    samples = estimates(FiniteDifferences(1, 0.1, distribution="sphere", scheme="central"), linear, 2000)
     assert_mean(samples, A)
     assert_squared_error(samples, torch.zeros(D), D * (A @ A))
 
@@ -85,7 +85,7 @@ def test_the_factor_is_d_over_n_to_the_last_bit(d):
 
 @pytest.mark.parametrize("scheme", ["forward", "central"])
 def test_failed_differences_leave_the_sum_and_n(scheme):
-    estimator = FiniteDifferences(4, 0.3, "sphere", scheme)
+    estimator = FiniteDifferences(4, 0.3, distribution="sphere", scheme=scheme)
     points = estimator.points(X)
     values = linear(points)
     values[2] = torch.nan

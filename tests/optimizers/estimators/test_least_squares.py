@@ -9,13 +9,13 @@ from tests.optimizers.estimators.functions import A, D, X, linear, quadratic
 
 @pytest.mark.parametrize("n", [D, 2 * D + 1])
 def test_exact_on_linear_functions(n):
-    estimator = LeastSquaresDifferences(n, 0.1, "normal")
+    estimator = LeastSquaresDifferences(n, 0.1, distribution="normal")
     torch.testing.assert_close(estimator(linear, X).gradient, A, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_below_d_points_it_is_the_projection(distribution):
-    estimator = LeastSquaresDifferences(4, 0.1, distribution, seed=2)
+    estimator = LeastSquaresDifferences(4, 0.1, distribution=distribution, seed=2)
     span = (estimator.points(X)[1:] - X).numpy()
     projection = np.linalg.pinv(span) @ span @ A.numpy()
     np.testing.assert_allclose(estimator(linear, X).gradient, projection, rtol=1e-10, atol=1e-10)
@@ -35,7 +35,7 @@ def test_a_trajectory_without_x():
 @pytest.mark.parametrize("n", [4, 20])
 def test_ridge_solves_its_normal_equations(n):
     ridge = 0.1
-    estimator = LeastSquaresDifferences(n, 0.1, "normal", ridge=ridge)
+    estimator = LeastSquaresDifferences(n, 0.1, distribution="normal", ridge=ridge)
     points = estimator.points(X)
     values = quadratic(points)
     g = estimator.estimate(X, points, values).gradient
@@ -45,7 +45,7 @@ def test_ridge_solves_its_normal_equations(n):
 
 
 def test_the_nearest_point_that_did_not_fail_takes_the_place_of_x():
-    estimator = LeastSquaresDifferences(D + 3, 0.1, "normal")
+    estimator = LeastSquaresDifferences(D + 3, 0.1, distribution="normal")
     points = estimator.points(X)
     values = linear(points)
     values[[0, 4]] = torch.nan

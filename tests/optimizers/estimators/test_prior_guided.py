@@ -38,19 +38,19 @@ def test_projections_shrink_what_is_across_the_prior():
     of="optimizers/prgf",
 )
 def test_unbiased_scaling():
-    samples = estimates(PriorGuidedDifferences(PRIOR, 3, 0.3, "unbiased"), linear)
+    samples = estimates(PriorGuidedDifferences(PRIOR, 3, 0.3, scaling="unbiased"), linear)
     assert_mean(samples, A)
     assert_squared_error(samples, A, ((D - 1) / 2 - 1) * ACROSS)
 
 
 @pytest.mark.parametrize("scaling", ["projection", "unbiased"])
 def test_a_whole_frame_gives_the_exact_gradient(scaling):
-    gradient = PriorGuidedDifferences(PRIOR, D + 4, 0.5, scaling)(linear, X).gradient
+    gradient = PriorGuidedDifferences(PRIOR, D + 4, 0.5, scaling=scaling)(linear, X).gradient
     torch.testing.assert_close(gradient, A, rtol=1e-11, atol=1e-11)
 
 
 def test_a_failed_prior_direction_leaves_the_sum():
-    estimator = PriorGuidedDifferences(PRIOR, 4, 0.5, "unbiased")
+    estimator = PriorGuidedDifferences(PRIOR, 4, 0.5, scaling="unbiased")
     batch = estimator.batch(X)
     values = linear(batch.points())
     values[[1, 3]] = torch.nan

@@ -32,7 +32,7 @@ def test_centred_ranks():
 )
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_raw_values_are_unbiased_with_their_closed_form_variance(antithetic):
-    samples = estimates(SearchGradient(4, 0.3, "none", antithetic), centred, 2000)
+    samples = estimates(SearchGradient(4, 0.3, shaping="none", antithetic=antithetic), centred, 2000)
     assert_mean(samples, A)
     # At f(x) = 0, Var g_j = (‖a‖² + a_j²)/m with m independent directions.
     assert_mean((samples - A).square(), (A @ A + A.square()) / (2 if antithetic else 4))
@@ -40,7 +40,7 @@ def test_raw_values_are_unbiased_with_their_closed_form_variance(antithetic):
 
 @pytest.mark.parametrize("distribution", ["orthonormal", "sphere", "rademacher"])
 def test_raw_values_are_unbiased_along_other_directions(distribution):
-    assert_mean(estimates(SearchGradient(4, 0.3, "none", distribution=distribution), centred), A)
+    assert_mean(estimates(SearchGradient(4, 0.3, shaping="none", distribution=distribution), centred), A)
 
 
 @pytest.mark.parametrize("antithetic", [False, True])
@@ -58,7 +58,7 @@ def test_the_mean_of_ranks_is_the_gradients_direction(antithetic):
 
 
 def test_antithetic_pairs_cancel_a_constant():
-    estimator = SearchGradient(4, 0.1, "none", antithetic=True)
+    estimator = SearchGradient(4, 0.1, shaping="none", antithetic=True)
     shifted = estimator(lambda x: linear(x) + 1e3, X).gradient
     torch.testing.assert_close(estimator(linear, X).gradient, shifted, rtol=0, atol=1e-8)
     moves = estimator.points(X) - X

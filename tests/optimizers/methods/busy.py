@@ -50,5 +50,5 @@ def check_resumes(make, fun, workers, first, last):
     again = reloaded(opt, make)
     assert len(again.pending) == len(opt.pending) > 1
     rest = keep_busy(again, fun, workers, last)
-    assert torch.equal(torch.cat([start, rest]), points) and again.best_y == whole.best_y
+    assert torch.equal(torch.cat([start, rest]), points) and again.best_fun == whole.best_fun
     assert again.queries == whole.queries == first + last

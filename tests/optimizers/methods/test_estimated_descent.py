@@ -99,7 +99,7 @@ def test_defaults_reach_more_of_a_box_than_zord_s_settings(method):
             opt = method(X0, bounds=[(-5.0, 5.0)] * 5, max_queries=100, seed=seed, **options)
             while not opt.stopped:
                 step(opt, lambda x: (x + 2.0).square().sum())
-            best.append(math.log10(opt.best_y))
+            best.append(math.log10(opt.best_fun))
         differences.append(best[0] - best[1])
     mean, error = torch.tensor(differences).mean(), torch.tensor(differences).std() / math.sqrt(8)
     assert float(mean + 3.0 * error) < 0.0

@@ -42,7 +42,7 @@ def test_the_iterate_is_queried_where_others_may_be_infeasible():
     opt = ES(x0, max_queries=110, prox=Simplex())
     for _ in range(10):
         step(opt, linear)
-    assert opt.queries == 110 and float(opt.best_x.sum()) == pytest.approx(1.0) and opt.best_y < 0.0
+    assert opt.queries == 110 and float(opt.best_x.sum()) == pytest.approx(1.0) and opt.best_fun < 0.0
     for confined, count in ((True, 10), (False, 11)):
         opt = ES(X0, max_queries=100, bounds=[(-9.0, 9.0)] * len(X0), confine_queries=confined)
         assert len(opt.ask()) == 11
@@ -56,7 +56,7 @@ def test_no_result_is_worse_than_x0(options):
     opt = ES(X0, max_queries=100, **options)
     while not opt.stopped:
         step(opt, lambda x: x @ x)
-    assert torch.equal(opt.best_x, X0) and opt.best_y == 0.0
+    assert torch.equal(opt.best_x, X0) and opt.best_fun == 0.0
 
 
 def test_the_last_batch_fits_the_budget_in_whole_pairs():

@@ -42,7 +42,7 @@ def test_it_moves_to_the_best_and_never_up():
         if float(values.min()) < best:
             best = float(values.min())
             assert torch.equal(opt.x, batch.points()[values.argmin()])
-        assert opt.state.value == best == opt.best_y and torch.equal(opt.x, opt.best_x)
+        assert opt.state.value == best == opt.best_fun and torch.equal(opt.x, opt.best_x)
 
 
 def test_x0_is_queried_first_and_once():
@@ -69,7 +69,7 @@ def test_bounded_and_simplex_iterates_are_what_was_queried():
     while not opt.stopped:
         step(opt, quadratic)
     torch.testing.assert_close(opt.x, opt.best_x, rtol=1e-14, atol=0)
-    assert opt.best_y < 1.1 * float(quadratic(torch.full((5,), 2.0).double()))
+    assert opt.best_fun < 1.1 * float(quadratic(torch.full((5,), 2.0).double()))
     opt = GLD(torch.full((5,), 0.2).double(), max_queries=300, prox=Simplex())
     while not opt.stopped:
         step(opt, lambda x: x[0])

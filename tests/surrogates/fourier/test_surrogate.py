@@ -56,7 +56,7 @@ def check_all(surrogate, features, X, y, noise=NOISE, tolerance=1e-9):
     at = points(4, seed=9)
     J, phi = features.jacobian(at).numpy(), features.features(at).numpy()
     expected = np.einsum("qmi,mk,qkj->qij", J, covariance, J)
-    assert surrogate.num_data == len(X)
+    assert surrogate.num_observations == len(X)
     assert_equal(surrogate.weights, mean, tolerance)
     assert_equal(surrogate.value(at), MEAN + phi @ mean, tolerance)
     assert_equal(surrogate.gradient(at), np.einsum("qmi,m->qi", J, mean), tolerance)
@@ -162,7 +162,7 @@ def test_storage_ends_with_the_number_of_features():
     for seed in range(40):
         surrogate.append(points(7, seed=seed), values(points(7, seed=seed)))
         assert len(surrogate._linear._rows) <= 60
-    assert surrogate.num_data == 280
+    assert surrogate.num_observations == 280
 
 
 def test_fit_forgets():
@@ -193,7 +193,7 @@ def test_weights_average():
     server = FourierSurrogate.from_weights(features, torch.stack([c.weights for c in clients]).mean(0), MEAN)
     assert_equal(server.gradient(at), torch.stack([c.gradient(at) for c in clients]).mean(0), 1e-12)
     assert_equal(server.value(at), torch.stack([c.value(at) for c in clients]).mean(0), 1e-12)
-    assert server.num_data == 0
+    assert server.num_observations == 0
     for call in (server.gradient_posterior, server.posterior, lambda X: server.append(X, X[:, 0])):
         with pytest.raises(NotFittedError, match="made from weights"):
             call(at)
@@ -351,7 +351,7 @@ def test_a_failed_first_append_after_absorbing_changes_nothing():
         surrogate.append(
             same, values(same), torch.cat((torch.ones(550, dtype=F64), torch.full((10,), 1e-19, dtype=F64)))
         )
-    assert surrogate.num_data == 700 and torch.equal(surrogate.weights, before)
+    assert surrogate.num_observations == 700 and torch.equal(surrogate.weights, before)
     surrogate.append(same[:1], values(same[:1]))
     joined = torch.cat((good, same[:1]))
     assert_equal(surrogate.weights, FourierSurrogate(features, NOISE, MEAN).fit(joined, values(joined)).weights)

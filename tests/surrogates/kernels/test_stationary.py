@@ -11,7 +11,8 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 
-from surrogates import UnsupportedKernelError, radial_profile
+from surrogates import UnsupportedKernelError
+from surrogates.kernels.stationary import radial_profile
 from tests.surrogates.reference import STEP, assert_close, kernel_function, mp, to_tensor
 
 SQUARES = [1e-14, 1e-6, 1e-3, 0.3, 1.0, 4.7, 60.0]

@@ -411,7 +411,7 @@ def float32_model(name):
         X,
         outcomes(X),
         covar_module=kernel_named(name, torch.float32),
-        likelihood=gaussian_likelihood(1e-3, torch.float32),
+        likelihood=gaussian_likelihood(1e-3, dtype=torch.float32),
         input_transform=Normalize(D),
     )
 

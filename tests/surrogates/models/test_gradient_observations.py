@@ -79,8 +79,7 @@ def test_posteriors_equal_a_dense_computation(kind, ard, fixed):
         noise = 1e-3 + points(5, D + 1, seed=3).abs() / 10
         options = {"train_Yvar": noise[:, :1], "train_Gvar": noise[:, 1:]}
         noise = noise / Y.std() ** 2
-    gp = DerivedGP.with_gradients(X, Y, G, covar_module=joint, **options)
-    assert isinstance(gp, GradientObservationGP)
+    gp = GradientObservationGP(X, Y, G, covar_module=joint, **options)
     gp.mean_module.constant.data.fill_(0.2)
     mean, covariance = dense(reference, X, Y, G, noise, Xq, 0.2)
     found = gp.joint_posterior(Xq)
@@ -202,13 +201,6 @@ def test_what_was_not_observed_has_no_row(kind, fixed):
     called = gp(Xq)
     assert_close(called.mean, (mean[:, 0] - outcomes(X).mean()) / outcomes(X).std(), 1e-9)
     assert_close(called.covariance_matrix, covariance[:: D + 1, :: D + 1] / outcomes(X).var(), 1e-9)
-
-
-def test_with_gradients_takes_partial_ones():
-    X, Xq = points(5), points(2, seed=8)
-    gp = DerivedGP.with_gradients(X, outcomes(X), partial_gradients(X), covar_module=next(kernels(RBFKernelGrad, True)))
-    expected, _, _ = model(RBFKernelGrad, noise=1e-4)
-    assert_close(gp.gradient_posterior(Xq).mean, expected.gradient_posterior(Xq).mean.detach(), 1e-12)
 
 
 @pytest.mark.parametrize("kind", PLAIN)

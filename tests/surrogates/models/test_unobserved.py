@@ -14,7 +14,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.sampling.pathwise import draw_matheron_paths
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from surrogates import DerivedGP, GradientPosterior, gradient_posterior, of_each_outcome, sample_hyperparameters
+from surrogates import DerivedGP, GradientPosterior, gradient_posterior, map_outcomes, sample_hyperparameters
 from tests.surrogates.gp_models import D, generator, outcomes, points
 from tests.surrogates.reference import assert_close
 
@@ -214,10 +214,10 @@ def test_a_list_has_the_posteriors_of_its_models():
     assert torch.equal(slopes.mean, torch.cat([m.gradient_posterior(XQ).mean for m in (first, second)], -1))
     assert slopes.rsample(torch.Size([5])).shape == (5, 3, 2 * D)
     slopes = gradient_posterior(ModelListGP(first, two), XQ)
-    found = of_each_outcome(GradientPosterior.descent_probability, slopes)
+    found = map_outcomes(GradientPosterior.descent_probability, slopes)
     assert torch.equal(found[:, 0], first.gradient_posterior(XQ).descent_probability())
     assert torch.equal(found[:, 1:], two.gradient_posterior(XQ).descent_probability())
-    variance = of_each_outcome(lambda gradient: gradient.variance, gradient_posterior(two, XQ))
+    variance = map_outcomes(lambda gradient: gradient.variance, gradient_posterior(two, XQ))
     assert torch.equal(variance, two.gradient_posterior(XQ).variance)
 
 
@@ -226,4 +226,4 @@ def test_a_list_of_other_models_is_refused():
         gradient_posterior(ModelListGP(SingleTaskGP(X, outcomes(X))), XQ)
     values = ModelListGP(DerivedGP(X, outcomes(X))).posterior(XQ)
     with pytest.raises(TypeError, match="must be a GradientPosterior or a PosteriorList"):
-        of_each_outcome(lambda posterior: posterior.mean, values)
+        map_outcomes(lambda posterior: posterior.mean, values)

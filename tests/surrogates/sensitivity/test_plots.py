@@ -32,7 +32,7 @@ def axes():
 def test_bars_are_means_with_intervals(axes):
     samples = torch.rand(200, 3, generator=generator(0), dtype=torch.float64) + torch.arange(3)
     estimate = Estimate.from_samples(samples)
-    assert plot_sensitivity(axes, estimate, ["a", "b", "c"], level=0.5) is axes
+    assert plot_sensitivity(axes, estimate, names=["a", "b", "c"], level=0.5) is axes
     assert np.allclose([bar.get_width() for bar in axes.patches], estimate.mean)
     (lines,) = axes.collections
     ends = np.array([segment[:, 0] for segment in lines.get_segments()])

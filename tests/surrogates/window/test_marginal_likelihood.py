@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from surrogates import gaussian_likelihood, matern_kernel, radial_profile
+from surrogates import gaussian_likelihood, matern_kernel
+from surrogates.kernels.stationary import radial_profile
 from surrogates.window.marginal_likelihood import fit_isotropic, negative_log_likelihood
 
 MATERN = radial_profile(matern_kernel(1.0).base_kernel)

@@ -50,14 +50,6 @@ def test_failed_queries_are_counted_and_kept_apart():
     assert (len(trajectory), trajectory.failures) == (3, 4)
 
 
-def test_best_is_the_first_lowest():
-    trajectory = Trajectory(1)
-    trajectory.append(torch.zeros(4, 1).double(), torch.tensor([3.0, -1.0, 2.0, -1.0]).double())
-    assert trajectory.best == 1
-    with pytest.raises(ValueError, match="no successful query"):
-        Trajectory(1).best
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nearest(dtype):
     trajectory, X, _ = filled(200, 5, dtype)

@@ -53,7 +53,7 @@ def test_features_are_kept_to_a_cap_and_made_again_to_the_same_bits(monkeypatch)
 def test_what_clients_keep_is_counted_as_the_tensors_have_it(monkeypatch):
     federation, _, _ = made_again(monkeypatch, 1 << 30, rounds=2)
     for s in surrogates_of(federation):
-        n, linear = s._fourier.num_data, s._fourier._linear
+        n, linear = s._fourier.num_observations, s._fourier._linear
         assert n == len(s.local.trajectory) <= s.features.num_features
         blocks = sum(rows.numel() * rows.element_size() for rows in linear._rows)
         assert s._fourier.nbytes == blocks + linear._cholesky._storage.nbytes >= 8 * n * (s.features.num_features + n)

@@ -296,4 +296,4 @@ def test_a_late_value_does_not_undo_an_escape(rough):
     pivot = opt.state.pivot
     assert opt.state.region.number == 1
     opt.tell(pending[1], [0.5])
-    assert torch.equal(opt.state.pivot, pivot) and opt.best_y == 0.5
+    assert torch.equal(opt.state.pivot, pivot) and opt.best_fun == 0.5

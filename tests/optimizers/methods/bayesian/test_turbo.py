@@ -382,7 +382,7 @@ def test_values_of_a_region_that_has_ended_change_no_other():
     assert design.info["regions"].tolist() == [1] * 4
     opt.tell(pending[2], [-1.0])
     assert opt.state.regions == [fresh] and opt.state.owner.tolist() == [0] * 6
-    assert len(opt._data(fresh)[1]) == 0 and opt.best_y == -1.0
+    assert len(opt._data(fresh)[1]) == 0 and opt.best_fun == -1.0
     opt.tell(design, bowl(design.points()))
     assert opt.state.regions[0].number == 1 and len(opt._data(opt.state.regions[0])[1]) == 4
 

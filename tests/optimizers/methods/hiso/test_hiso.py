@@ -297,7 +297,7 @@ def test_scalars_and_seeds_rebuild_the_run(rule, dtype, local_steps):
         if (k + 1) % local_steps == 0:
             together = [[term for terms in held for term in terms]]
             lessons = {"per_round": together, "printed": held, "last_step": held[-1:]}[rule]
-            learn(hessian, directions, lessons, opt.curvature.eq12, chunk=999)
+            learn(hessian, directions, lessons, opt.curvature.learning, chunk=999)
             held = []
     assert torch.equal(x, opt.x) and torch.equal(hessian, opt.hessian)
 
@@ -313,7 +313,7 @@ def test_in_place_moves_x0_itself_and_is_the_same_run(method):
             opt.tell(batch, quadratic(batch.points()))
         assert torch.equal(own, plain.x)
     assert moved.x.data_ptr() == own.data_ptr() == moved.best_x.data_ptr()
-    assert moved.best_y == plain.best_y
+    assert moved.best_fun == plain.best_fun
     state = method(start(50), in_place=True, **common)
     drive(state, quadratic, 3)
     moved.load_state_dict(state.state_dict())

@@ -168,7 +168,7 @@ def test_option_IIs_estimate_is_unbiased_with_lemma_2s_variance(size):
     for x, w, _ in points(problem, 2):
         Dw, found = derivatives(problem, w, radius), []
         for step in range(draws):
-            estimator = FiniteDifferences(size, radius, "sphere", seed=1)
+            estimator = FiniteDifferences(size, radius, distribution="sphere", seed=1)
             batch = estimator.batch(x, step)
             values = problem.f(batch.points()) - (batch.points() - x) @ Dw
             found.append(Dw + estimator.from_values(batch, values).gradient)

@@ -79,7 +79,7 @@ def test_faster_than_descent_without_a_constraint():
     common = {"smoothness": 100.0, "strong_convexity": 1.0}
     for seed in range(2):
         accelerated = float(problem.gap(solve(problem, 1500, seed=seed, **common).x))
-        plain = float(problem.gap(solve(problem, 1500, ProjectedZO, steps="constant", seed=seed, **common).x))
+        plain = float(problem.gap(solve(problem, 1500, ProjectedZO, step_schedule="constant", seed=seed, **common).x))
         assert accelerated < 1e-3 * plain
 
 

@@ -43,7 +43,7 @@ def test_the_two_point_estimate_is_unbiased_with_second_moment_d():
 
 def test_coordinates_with_constant_steps_are_proximal_gradient_descent():
     problem = quadratic(Box(-0.5, 0.5))
-    opt = solve(problem, 9 * 30, estimator="coordinates", steps="constant", smoothness=20.0)
+    opt = solve(problem, 9 * 30, estimator="coordinates", step_schedule="constant", smoothness=20.0)
     x = torch.zeros(8, dtype=torch.float64)
     for _ in range(30):
         x = (x - problem.gradient(x) / 20.0).clamp(-0.5, 0.5)
@@ -67,7 +67,7 @@ def test_constant_steps_stall_on_a_box_where_diminishing_ones_descend():
     """The estimate's variance at a constrained minimum is d‖∇f‖² − ‖∇f‖²: Katyusha's point of departure."""
     problem = quadratic(Box(-0.5, 0.5), d=4)
     common = {"smoothness": 20.0, "strong_convexity": 1.0}
-    constant = [solve(problem, 1000, steps="constant", seed=s, **common) for s in range(2)]
+    constant = [solve(problem, 1000, step_schedule="constant", seed=s, **common) for s in range(2)]
     diminishing = [solve(problem, 1000, seed=s, **common) for s in range(2)]
     stalled, descended = ([float(problem.gap(opt.x)) for opt in opts] for opts in (constant, diminishing))
     assert sum(descended) < 0.3 * sum(stalled) and min(descended) > 1e-9
@@ -75,7 +75,7 @@ def test_constant_steps_stall_on_a_box_where_diminishing_ones_descend():
 
 def test_constant_steps_converge_without_a_constraint():
     problem = quadratic(PROXES["none"], d=4)
-    opts = [solve(problem, 1000, steps="constant", smoothness=20.0, seed=s) for s in range(2)]
+    opts = [solve(problem, 1000, step_schedule="constant", smoothness=20.0, seed=s) for s in range(2)]
     assert max(abs(float(problem.gap(opt.x))) for opt in opts) < 1e-4
 
 
@@ -89,4 +89,4 @@ def test_bad_options():
     with pytest.raises(ValueError, match="estimator must be"):
         ProjectedZO(torch.zeros(3), max_queries=50, estimator="three_point")
     with pytest.raises(ValueError, match="steps must be"):
-        ProjectedZO(torch.zeros(3), max_queries=50, steps="increasing")
+        ProjectedZO(torch.zeros(3), max_queries=50, step_schedule="increasing")

@@ -142,7 +142,7 @@ def test_a_smoothness_too_small_is_doubled():
     opt.state.smoothness, opt.state.ceiling = 1e-3, 100.0
     opt._restart()
     run(opt, battery_quadratic)
-    assert opt.state.smoothness > 1.0 and opt.best_y < 1e-3
+    assert opt.state.smoothness > 1.0 and opt.best_fun < 1e-3
 
 
 def test_an_upper_bound_is_left():

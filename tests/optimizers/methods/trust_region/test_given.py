@@ -61,7 +61,7 @@ def test_the_rest_of_a_design_is_what_a_stopped_run_did_not_ask():
 def test_x0_is_not_asked_if_the_history_has_it():
     X, y = evaluated(40)
     opt = SurrogateTrustRegion(X[3], bounds=BOX, max_queries=20, history=(X, y))
-    assert len(opt.ask()) == 1 and opt.best_y == y.min()
+    assert len(opt.ask()) == 1 and opt.best_fun == y.min()
     assert not (asked(opt) == X[3]).all(axis=1).any()
 
 
@@ -122,7 +122,7 @@ def test_failed_points_keep_the_first_step_away():
     opt = SurrogateTrustRegion(bounds=BOX, max_queries=20, history=(X, y))
     assert len(opt.state.data.failed) == np.isnan(y).sum()
     points = asked(opt, f)
-    assert np.mean(points[:, 0] > 0.0) < 0.5 and opt.best_y < np.nanmin(y)
+    assert np.mean(points[:, 0] > 0.0) < 0.5 and opt.best_fun < np.nanmin(y)
 
 
 def test_variances_weigh_the_values():
@@ -150,7 +150,7 @@ def test_a_run_whose_history_is_outside_may_fail_everywhere():
     for history in ((X + 20.0, y), (np.concatenate([X, X]) + 20.0, np.concatenate([y, y + 1.0]))):
         opt = SurrogateTrustRegion(np.zeros(D), bounds=BOX, max_queries=10, history=history)
         asked(opt, lambda x: math.nan)
-        assert opt.queries == 10 and opt.result().nfail == 10 and opt.best_y == math.inf
+        assert opt.queries == 10 and opt.result().nfail == 10 and opt.best_fun == math.inf
 
 
 def test_workers_continue_from_a_history():

@@ -46,7 +46,7 @@ def test_failed_points_are_asked_once_too():
     def fails(x):
         return math.nan if x[0] > 2 else float(x @ x)
 
-    result, points = minimized(fails, [2, 2], Space([(0, 4), (0, 3)], True), 100, noise=0.0)
+    result, points = minimized(fails, [2, 2], Space([(0, 4), (0, 3)], integrality=True), 100, noise=0.0)
     assert result.stop_reason == StopReason.EXHAUSTED
     assert result.nfev == 20 == len(np.unique(points, axis=0))
     assert result.nfail == 8
@@ -134,7 +134,7 @@ def test_a_run_of_many_integers_and_a_save_between_two_calls():
     other = made()
     other.load_state_dict(half.state_dict())
     assert torch.equal(told(other, 75).best_x, whole.best_x)
-    assert whole.best_y < 0.8 * float(((2 - target) ** 2).sum())
+    assert whole.best_fun < 0.8 * float(((2 - target) ** 2).sum())
 
 
 def test_unique_rows_keep_their_order():

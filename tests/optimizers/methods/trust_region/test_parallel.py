@@ -49,7 +49,7 @@ def test_several_are_out_in_a_span_of_many_rows():
             out.append(batch)
         for batch in out:
             opt.tell(batch, [quadratic(x) for x in batch])
-    assert len(opt.state.fit.basis) > 40 and opt.best_y < 0.5 * quadratic(x0)
+    assert len(opt.state.fit.basis) > 40 and opt.best_fun < 0.5 * quadratic(x0)
 
 
 def quadratic(x):
@@ -65,7 +65,7 @@ def rounds(q, count, seed):
             out.append(batch)
         for batch in out:
             opt.tell(batch, [quadratic(x) for x in batch])
-    return opt.best_y
+    return opt.best_fun
 
 
 def test_eight_at_a_time_are_far_ahead_of_one_in_as_many_rounds():

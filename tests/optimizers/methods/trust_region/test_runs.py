@@ -62,7 +62,7 @@ def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
         smoothed.add(opt.state.run.smoothing)
         assert opt.state.run.noisy is not True
     z = opt.best_x - 0.5
-    assert smoothed == {False, True} and opt.best_y < 1.0
+    assert smoothed == {False, True} and opt.best_fun < 1.0
     np.testing.assert_allclose(2.0 * z + 20.0 * torch.sin(20.0 * z), 0.0, atol=1e-3)
 
 
@@ -277,7 +277,7 @@ def test_the_first_radius_is_one_that_the_dtype_resolves():
     x0 = torch.full((3,), 1e8)
     opt = SurrogateTrustRegion(x0, max_queries=60, store_points=True)
     result = run(opt, lambda x: float((x.double() / 1.2e8 - 1.0).square().sum()))
-    assert len(result.history.x.unique(dim=0)) > 50 and opt.best_y < opt.result().history.y[0]
+    assert len(result.history.x.unique(dim=0)) > 50 and opt.best_fun < opt.result().history.y[0]
 
 
 @pytest.mark.parametrize(("scale", "noise"), [(1e-160, 1e-4), (1e-3, 1e308)])
@@ -371,7 +371,7 @@ def test_a_moved_iterate_gets_a_design_of_its_own():
     for _ in range(3):
         batch = opt.ask()
         opt.tell(batch, smooth(batch.points()))
-    opt.restart([3.0, -3.0])
+    opt.move_to([3.0, -3.0])
     batch = opt.ask()
     assert len(batch) == 3 and torch.equal(batch[0], torch.tensor([3.0, -3.0], dtype=torch.float64))
     opt.tell(batch, smooth(batch.points()))

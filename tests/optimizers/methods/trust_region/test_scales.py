@@ -117,7 +117,7 @@ def test_a_resumed_run_has_the_scales_that_it_has_learned():
     for optimizer in (first, second):
         while not optimizer.stopped:
             optimizer.tell(batch := optimizer.ask(), [in_very_different_units(x) for x in batch])
-    assert torch.equal(first.best_x, second.best_x) and first.best_y < 1e-6
+    assert torch.equal(first.best_x, second.best_x) and first.best_fun < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_run_forgets_what_is_far_and_goes_on():
     opt = SurrogateTrustRegion(normal(d), bounds=[(-5.0, 5.0)] * d, max_queries=50, window=10)
     run(opt, sphere)
     assert len(opt.state.data.points) == len(opt.state.data.values) <= 30
-    assert opt.best_y == pytest.approx(float(opt.state.data.values.min()))
+    assert opt.best_fun == pytest.approx(float(opt.state.data.values.min()))
 
 
 def test_a_saved_run_goes_on_bitwise():
@@ -70,7 +70,7 @@ def test_a_step_that_falls_short_by_chance_has_failed_as_the_fourth_in_a_row():
         assert step.info["kind"] == "Step"
         opt.state.plan = replace(opt.state.plan, exploration_std=1e9)
         length = float((step[0] - opt.x).norm())
-        opt.tell(step, [opt.best_y + 1e-3])
+        opt.tell(step, [opt.best_fun + 1e-3])
         assert (opt.state.run.radius.delta < length) is (count == 3)
 
 
@@ -127,5 +127,5 @@ def test_geometry_queries_count_among_those_that_only_improve_the_model(taught):
     step = opt.ask()
     opt.state.plan, opt.state.run.model_queries = replace(opt.state.plan, exploration_std=1e9), taught
     before = opt.state.run.radius.delta
-    opt.tell(step, [opt.best_y + 1e-3])
+    opt.tell(step, [opt.best_fun + 1e-3])
     assert (opt.state.run.radius.delta <= 0.5 * before) is (taught == 3)

@@ -133,7 +133,7 @@ def test_no_point_is_asked_twice_and_the_budget_is_spent(name):
     opt = cls(X0, max_queries=60, seed=1, **options)
     told = keep_busy(opt, function, 6, 100)
     assert len(told) == opt.queries == 60 and len(torch.unique(told, dim=0)) == 60
-    assert opt.best_y < 0.4 * float(function(X0))
+    assert opt.best_fun < 0.4 * float(function(X0))
     if "bounds" in options:
         assert bool(((told >= -2.0) & (told <= 1.5)).all())
 
@@ -167,7 +167,7 @@ def test_a_value_from_beside_joins_and_only_the_iterates_own_goes_on(cls, value)
     opt.tell(beside[1], [value])
     assert torch.equal(opt.x, x) and opt.state.failed == 0
     assert len(opt.trajectory) + opt.trajectory.failures == known + 1
-    assert opt.best_y == 0.0 if value == 0.0 else opt.best_y > 0.0
+    assert opt.best_fun == 0.0 if value == 0.0 else opt.best_fun > 0.0
     opt.tell(iterate, [float(function(iterate.points()[0]))])
     assert not torch.equal(opt.x, x)
     following = opt.ask_another()
@@ -238,7 +238,7 @@ def test_a_line_has_fewer_directions_than_workers(cls):
 
     opt = cls(torch.ones(1).double(), max_queries=80, initial_points=3)
     told = keep_busy(opt, parabola, 16, 80)
-    assert len(told) == 80 and opt.best_y < 1e-4 and len(torch.unique(told)) == 80
+    assert len(told) == 80 and opt.best_fun < 1e-4 and len(torch.unique(told)) == 80
     opt = cls(torch.ones(1).double(), max_queries=80, initial_points=3, queries_per_step=16)
     while not opt.stopped:
         opt.tell(opt.ask(), parabola(opt.ask().points()))

@@ -87,7 +87,7 @@ def test_steps_follow_the_rule_with_the_windows_of_where_they_are():
 
 
 def test_it_descends():
-    assert run(LeastSquaresGradient(X0, max_queries=150), quadratic).best_y < 0.02 * float(quadratic(X0))
+    assert run(LeastSquaresGradient(X0, max_queries=150), quadratic).best_fun < 0.02 * float(quadratic(X0))
 
 
 def test_points_at_one_place_give_no_gradient():

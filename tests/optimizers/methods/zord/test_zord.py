@@ -82,13 +82,13 @@ def test_a_history_is_not_counted_and_its_failures_are_left_out():
     run(opt)
     assert opt.queries == 5 and len(opt.trajectory) == 35
     torch.testing.assert_close(opt.observations[0][:30], X)
-    assert opt.best_y == min(opt.result().history.y.tolist())
+    assert opt.best_fun == min(opt.result().history.y.tolist())
 
 
 def test_a_history_helps_at_once():
     X, y = known(n=60)
     one = run(ZoRD(X0, max_queries=1, history=(X, y), lengthscale=3.0))
-    assert one.best_y < float(function(X0)) - 0.5
+    assert one.best_fun < float(function(X0)) - 0.5
 
 
 def test_a_history_and_a_design_go_together():
@@ -220,7 +220,7 @@ def test_without_bounds_the_width_is_ten_radii():
 
 def test_the_least_nugget_is_a_nugget():
     opt = run(ZoRD(X0, max_queries=60, nugget=1e-8, lengthscale=3.0))
-    assert opt.surrogate.hyperparameters.noise_ratio == 1e-8 and opt.best_y < float(function(X0)) - 3.0
+    assert opt.surrogate.hyperparameters.noise_ratio == 1e-8 and opt.best_fun < float(function(X0)) - 3.0
     opt.model()
 
 
@@ -275,7 +275,7 @@ def test_float32_runs_keep_values_in_float64():
     opt = run(ZoRD(X0.float(), max_queries=40))
     X, y = opt.observations
     assert X.dtype == torch.float32 and y.dtype == torch.float64
-    assert opt.best_y < float(function(X0)) - 1.0
+    assert opt.best_fun < float(function(X0)) - 1.0
 
 
 # The loop.
@@ -316,7 +316,7 @@ def test_a_point_already_asked_is_not_asked_again():
     points = opt.observations[0]
     assert len(torch.unique(points, dim=0)) == len(points) == 60
     corner = run(ZoRD(X0, bounds=BOX, max_queries=80), lambda x: x.sum(-1))
-    assert corner.best_y == sum(low for low, _ in BOX)
+    assert corner.best_fun == sum(low for low, _ in BOX)
     low = torch.tensor(BOX, dtype=torch.float64)[:, 0]
     assert int((corner.observations[0] == low).all(dim=1).sum()) == 1
 
@@ -341,7 +341,7 @@ def test_a_wall_of_failures_is_survived():
 
     opt = run(ZoRD(X0, max_queries=150), walled)
     assert opt.stop_reason == "budget" and opt.failures > 5
-    assert opt.best_y < 0.6 * float(function(X0)) and opt.failures < 120
+    assert opt.best_fun < 0.6 * float(function(X0)) and opt.failures < 120
 
 
 def test_further_queries_of_a_step_surround_the_iterate():
@@ -363,7 +363,7 @@ def test_any_update_rule_moves():
         lambda p: torch.optim.SGD([p], lr=0.02, momentum=0.9),
         lambda p: torch.optim.RMSprop([p], lr=0.05),
     ):
-        assert run(ZoRD(X0, max_queries=80, update_rule=rule)).best_y < float(function(X0)) - 3.0
+        assert run(ZoRD(X0, max_queries=80, update_rule=rule)).best_fun < float(function(X0)) - 3.0
 
 
 def test_plain_descent_in_many_dimensions_is_the_same_in_a_box_out_of_reach():
@@ -377,7 +377,7 @@ def test_plain_descent_in_many_dimensions_is_the_same_in_a_box_out_of_reach():
     free = run(ZoRD(x0, radius=0.3, **options))
     wide = run(ZoRD(x0, radius=0.3, bounds=[(-50.0, 50.0)] * d, **options))
     torch.testing.assert_close(free.observations[0], wide.observations[0], rtol=0, atol=1e-9)
-    assert free.best_y < float(function(x0)) - 0.5
+    assert free.best_fun < float(function(x0)) - 0.5
 
 
 # Active queries.
@@ -489,8 +489,8 @@ go_on(opt, 2_000)
 again = made()
 again.load_state_dict(state)
 go_on(again, 2_000)
-assert torch.equal(again.observations[0], opt.observations[0]) and again.best_y == opt.best_y
-print(memory, opt.best_y)
+assert torch.equal(again.observations[0], opt.observations[0]) and again.best_fun == opt.best_fun
+print(memory, opt.best_fun)
 """
 
 
@@ -515,5 +515,5 @@ def test_a_restart_asks_at_its_point():
     opt = ZoRD(torch.zeros(2, dtype=torch.float64), bounds=[(-1.0, 1.0)] * 2, max_queries=60)
     while opt.state.query is None:  # no slope: f is asked beside the iterate
         opt.tell(opt.ask(), torch.ones(len(opt.ask())))
-    opt.restart([0.25, -0.5])
+    opt.move_to([0.25, -0.5])
     assert opt.ask()[0].tolist() == pytest.approx([0.25, -0.5], abs=1e-15)
