@@ -42,10 +42,10 @@ Callback = Callable[[RoundRecord, Any], object]
 
 
 class Ending(NamedTuple):
-    """Why a run ended, and whether it ended as planned."""
+    """Why a run ended, and the ``status`` of its result."""
 
     message: str
-    planned: bool
+    status: int
 
 
 def simulate(
@@ -265,7 +265,7 @@ def run_rounds(
             if checkpoint is not None and due:
                 unsaved = _unsaved(federation, checkpoint)
             if stop:
-                return Ending(f"Stopped by the callback after {record.round} rounds.{unsaved}", False)
+                return Ending(f"Stopped by the callback after {record.round} rounds.{unsaved}", 99)
     spent, failures = federation.ledger.total("queries"), federation.ledger.total("failures")
     done = f"{federation.rounds} round{'' if federation.rounds == 1 else 's'}"
     asked, unused = reports_of(federation.history)
@@ -276,8 +276,8 @@ def run_rounds(
         failed += f", {gate.zeros} of {gate.heard} reported numbers were exactly 0, {UNMOVED}"
     if interrupts.requested and federation.rounds < rounds:
         more = "" if checkpoint is None else " The same call with the same checkpoint resumes the run."
-        return Ending(f"Interrupted after {done}{failed}.{more}{unsaved}", False)
-    return Ending(f"{done} done{failed}.{unsaved}", True)
+        return Ending(f"Interrupted after {done}{failed}.{more}{unsaved}", 98)
+    return Ending(f"{done} done{failed}.{unsaved}", 1)
 
 
 def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
@@ -301,7 +301,8 @@ def _result(federation: Federation, ending: Ending) -> FederatedResult:
         nit=federation.rounds,
         skipped=skipped,
         rejected=sum(record.rejected for record in history),
-        success=ending.planned and not in_vain,
+        status=ending.status,
+        success=ending.status == 1 and not in_vain,
         message=ending.message,
         algorithm=federation.algorithm.name,
         history=history,

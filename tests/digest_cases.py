@@ -133,7 +133,7 @@ METHOD_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 """Name: method, dimension, options; ``max_queries`` is 60 unless given, ``prox`` one of ``digests.PROXES``."""
 
-SMALL = {"rate": "constant", "num_features": 64, "initial_queries": 3, "active_queries": 2, "candidates": 8}
+SMALL = {"rate_schedule": "constant", "num_features": 64, "initial_queries": 3, "active_queries": 2, "candidates": 8}
 UNIT = [(0.0, 1.0)] * 5
 DIFFERENCES = {"directions": 4, "smoothing_radius": 1e-3}
 PART = {"participation": 2, "rounds": 6}
@@ -161,7 +161,7 @@ ALGORITHM_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fzoos-fixed": ("fzoos", SMALL | {"gamma": 1.0, "correction_at": "start", "feature_kind": "cosine"}),
     "fzoos-none": ("fzoos", SMALL | {"gamma": 0.0, "active": None}),
     "fzoos-round": ("fzoos", SMALL | {"active": "round", "gamma": "inverse", "feature_kernel": "matern52"}),
-    "fzoos-settling": ("fzoos", SMALL | {"rate": "settling", "bounds": UNIT}),
+    "fzoos-settling": ("fzoos", SMALL | {"rate_schedule": "settling", "bounds": UNIT}),
     "fzoos-monotone": ("fzoos", SMALL | {"accept": "monotone", "bounds": UNIT}),
     "fzoos-matern": ("fzoos", SMALL | {"kernel": "matern52", "window": 10, "feature_window": 12}),
     "fzoos-prox": ("fzoos", SMALL | {"prox": "l1", "lengthscale": 2.0, "nugget": 1e-5, "reset_rule": False}),

@@ -121,7 +121,7 @@ def make(settings: Settings, size: Size, problem: Federated, seed: int, options:
         codec=False,
         num_features=size.num_features,
         reset_rule=False,
-        rate="constant",
+        rate_schedule="constant",
         **options,
     )
 

@@ -1,10 +1,10 @@
 """Beyond FZooS: a settling rate of the local steps against constant rates, on the quadratics of Appx. G.1.
 
 With a constant rate every algorithm with local steps stalls once successive rounds move in opposite directions: the
-gap stays on a plateau whose height depends on the length of the steps. ``rate="settling"`` then shortens the steps
-(``federated.core.settling``); in FZooS it also shrinks the radius of active queries and adapts the surrogates. The
-baselines run with this rule, with the paper's rate 0.01, and with 0.001. In each cell (d, C, noise) a baseline is shown
-with the rule that ends lowest, chosen on the same seeds.
+gap stays on a plateau whose height depends on the length of the steps. ``rate_schedule="settling"`` then shortens the
+steps (``federated.core.settling``); in FZooS it also shrinks the radius of active queries and adapts the surrogates.
+The baselines run with this rule, with the paper's rate 0.01, and with 0.001. In each cell (d, C, noise) a baseline is
+shown with the rule that ends lowest, chosen on the same seeds.
 
 FZooS uses the adaptive γ, and the baselines Q = 20. The noise is normal, and its standard deviation is in units of f.
 The gap at the starts is about 3.
@@ -34,9 +34,9 @@ from surrogates import plotting
 FZOOS, SETTLING = "fzoos_adaptive", "fzoos_settling"
 BASELINES = ("fedzo", "fedprox_d", "scaffold1", "scaffold2")
 RULES: dict[str, dict[str, Any]] = {
-    "rate 0.01": {"rate": "constant"},
+    "rate 0.01": {"rate_schedule": "constant"},
     "rate 0.001": {"update_rule": partial(adam, lr=0.001)},
-    "settling": {"rate": "settling"},
+    "settling": {"rate_schedule": "settling"},
 }
 """Rules for the rate of the local steps."""
 

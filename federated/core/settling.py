@@ -1,4 +1,4 @@
-"""``rate="settling"``: a learning rate that decreases when the model reverses direction and increases otherwise.
+"""``rate_schedule="settling"``: a learning rate that falls when the model reverses direction and rises otherwise.
 
 Let c be the cosine of Δ_r = x_r − x_{r−1} and Δ_{r−1}, and η₀ the update rule's initial rate. The clients' rate η is
 halved if c < 0, and set to min(η₀, 1.25 η) if c > ½. A round rejected by ``accept="monotone"`` also halves η; a skipped

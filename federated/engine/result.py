@@ -35,6 +35,7 @@ class FederatedResult(OptimizeResult):
         nit: number of rounds.
         skipped: number of rounds without a usable report.
         rejected: number of rounds whose model ``accept="monotone"`` rejected.
+        status: 1 all rounds done, 98 interrupted, 99 stopped by the callback, as in ``optimizers.Result``.
         success: whether all rounds were run but not all skipped, a query succeeded, and at least half of the reports
             were used.
         message: why the run ended, with the numbers of failures.
@@ -50,6 +51,7 @@ class FederatedResult(OptimizeResult):
     nit: int
     skipped: int
     rejected: int
+    status: int
     success: bool
     message: str
     algorithm: str

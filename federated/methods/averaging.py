@@ -45,8 +45,8 @@ class LocalSteps(Algorithm):
         reset_rule: whether the rule's moments are reset at the start of each round, as in FZooS's programs.
         accept: ``"always"``, or ``"monotone"``, which rejects a round that does not lower F over its clients and costs
             one query and d numbers down per client (``federated.core.acceptance``).
-        rate: ``"constant"``, the learning rate of ``update_rule``, or ``"settling"``, which decreases when x reverses
-            direction (``federated.core.settling``).
+        rate_schedule: ``"constant"``, the learning rate of ``update_rule``, or ``"settling"``, which decreases
+            when x reverses direction (``federated.core.settling``).
         **common: see ``Algorithm``.
     """
 
@@ -59,14 +59,14 @@ class LocalSteps(Algorithm):
         update_rule: UpdateRule,
         reset_rule: bool = True,
         accept: Accept = "always",
-        rate: Rate = "constant",
+        rate_schedule: Rate = "constant",
         **common: Unpack[FederatedOptions],
     ) -> None:
         self.update_rule, self.reset_rule = update_rule, check_boolean("reset_rule", reset_rule)
         self.accept = check_choice("accept", accept, ACCEPTS)
         self.asks_acceptance = accept == "monotone"
-        self.rate = check_choice("rate", rate, RATES)
-        self.settles = self.rate == "settling"
+        self.rate_schedule = check_choice("rate_schedule", rate_schedule, RATES)
+        self.settles = self.rate_schedule == "settling"
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)
 

@@ -6,7 +6,7 @@ All checks at once, or each as a test::
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     def test_battery(check):
-        check(factory, Promises(budget=60))
+        check(factory, Promises(max_queries=60))
 
 A factory is a function ``factory(fun, x0, **common)`` that returns a new optimizer; ``common`` are options of
 ``Optimizer`` such as ``max_queries``, and ``fun`` is for methods that need its gradient. A check raises

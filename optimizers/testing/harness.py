@@ -31,7 +31,7 @@ class Promises:
         descent: whether the method decreases ``quadratic`` and ``rosenbrock``.
         feasible_queries: whether every queried point lies within the bounds.
         seeded: whether runs with different seeds differ.
-        budget: the query budget of the other checks' runs, increased if the first batch needs more.
+        max_queries: the query budget of the other checks' runs, increased if the first batch needs more.
     """
 
     convergence: float | None = None
@@ -39,7 +39,7 @@ class Promises:
     descent: bool = True
     feasible_queries: bool = True
     seeded: bool = True
-    budget: int = 60
+    max_queries: int = 60
 
 
 def quadratic(x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def first_batch(factory: Factory) -> int:
 def make(factory: Factory, promises: Promises, x0: Any = None, **common: Any) -> Optimizer:
     """A new optimizer of ``quadratic``, with the promised budget unless another is given."""
     if "max_queries" not in common:
-        common["max_queries"] = max(promises.budget, 2 * first_batch(factory))
+        common["max_queries"] = max(promises.max_queries, 2 * first_batch(factory))
     return factory(quadratic, start() if x0 is None else x0, **common)
 
 

@@ -19,7 +19,7 @@ from optimizers.testing.harness import Factory, Promises, first_batch, make, qua
 def check_budget(factory: Factory, promises: Promises) -> None:
     """Queries never exceed the budget, every point is counted, and the run stops when the next batch does not fit."""
     least = first_batch(factory)
-    for budget in (least, least + 1, least + 2, promises.budget + least + 7):
+    for budget in (least, least + 1, least + 2, promises.max_queries + least + 7):
         opt = factory(quadratic, start(), max_queries=budget, max_failures=None)
         evaluated = 0
         while not opt.stopped:
@@ -84,7 +84,7 @@ def check_bad_arguments(factory: Factory, promises: Promises) -> None:
     """A bad x0, bounds, budget, seed or option name is rejected, as by ``Optimizer``."""
 
     def refused(kind: type[Exception], x0: Any = None, **changed: Any) -> str:
-        common = {"max_queries": max(promises.budget, first_batch(factory))} | changed
+        common = {"max_queries": max(promises.max_queries, first_batch(factory))} | changed
         return str(raises(kind, lambda: factory(quadratic, start() if x0 is None else x0, **common)))
 
     assert "coordinate 0" in refused(ValueError, bounds=[(2.5, 4.0)] * 5)

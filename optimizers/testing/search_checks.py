@@ -16,7 +16,7 @@ def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
     """NaN and inf are counted and not used; the run continues and still descends."""
     x0 = start()
     for first in (0, 1):
-        opt = make(factory, promises, max_queries=3 * promises.budget + first_batch(factory))
+        opt = make(factory, promises, max_queries=3 * promises.max_queries + first_batch(factory))
         failures = told = 0
         while not opt.stopped:
             batch = opt.ask()
@@ -100,7 +100,7 @@ def check_constant(factory: Factory, promises: Promises) -> None:
     result = run(make(factory, promises), lambda x: 7.0)
     assert result.fun == 7.0 and result.stop_reason in ("budget", "stagnation")
     assert bool(torch.isfinite(result.x).all())
-    limit = max(2, promises.budget // 3)
+    limit = max(2, promises.max_queries // 3)
     result = run(make(factory, promises, stagnation=limit), lambda x: 7.0)
     assert result.stop_reason == "stagnation" and result.nfev > limit
 

@@ -28,7 +28,7 @@ STATES = ("fzoos", "fedzo", "scaffold1", "scaffold2", "hiso", "fedadam")
 SMALL = {
     "fzoos": {"num_features": 32, "initial_queries": 3, "active_queries": 2, "candidates": 8},
     "fedzo": {"directions": 3, "accept": "monotone"},
-    "scaffold2": {"rate": "settling"},
+    "scaffold2": {"rate_schedule": "settling"},
 }
 
 

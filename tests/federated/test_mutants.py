@@ -46,8 +46,8 @@ CASES = {name: (name, FZOOS if name == "fzoos" else {}) for name in ALGORITHMS} 
     "fedzo-monotone": ("fedzo", {"accept": "monotone"}),
     "fedadam-bounds": ("fedadam", {"accept": "monotone", "bounds": [(0.0, 1.0)] * 5}),
     "fzoos-round": ("fzoos", FZOOS | {"active": "round", "gamma": "inverse", "accept": "monotone"}),
-    "fzoos-settling": ("fzoos", FZOOS | {"rate": "settling"}),
-    "scaffold1-settling": ("scaffold1", {"rate": "settling"}),
+    "fzoos-settling": ("fzoos", FZOOS | {"rate_schedule": "settling"}),
+    "scaffold1-settling": ("scaffold1", {"rate_schedule": "settling"}),
     "hiso-groups": ("hiso", {"curvature": {"name": "group_probe", "groups": 2}, "log_rounds": 2}),
     "hiso-momentum": ("hiso", {"momentum": 0.9, "scalar_dtype": "float64"}),
 }

@@ -159,7 +159,7 @@ def test_callbacks_stop():
 
     for callback in (by_value, by_exception):
         result = simulate("fedzo", clients(), X0, rounds=9, callback=callback, **OPTIONS)
-        assert result.nit == 2 and "callback" in result.message and not result.success
+        assert result.nit == 2 and "callback" in result.message and result.status == 99 and not result.success
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_an_interrupt_ends_the_run_after_its_round_and_the_same_call_goes_on(tmp
     objectives = [f.value for f in clients()]
     objectives[1] = interrupting(clients()[1], 20)  # each round asks 8
     cut = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, checkpoint_every=5, **OPTIONS)
-    assert cut.nit == 3 and not cut.success and objectives[1].queries == 24
+    assert cut.nit == 3 and cut.status == 98 and not cut.success and objectives[1].queries == 24
     assert cut.message == "Interrupted after 3 rounds. The same call with the same checkpoint resumes the run."
     assert "the round that is running has 5 s to finish" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     result = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, **OPTIONS)
-    assert torch.equal(result.x, whole.x) and result.success and objectives[1].queries == 40
+    assert torch.equal(result.x, whole.x) and result.status == 1 and result.success and objectives[1].queries == 40
     alone = simulate("fedzo", [interrupting(clients()[0], 3)], X0, rounds=3, **OPTIONS)
     assert alone.message == "Interrupted after 1 round." and alone.nit == 1
 

@@ -8,10 +8,10 @@ METHODS = {
     "prgf": (method_factory("prgf"), Promises(convergence=1e-5)),
     "es": (method_factory("es"), Promises(convergence=1e-3)),
     "gld": (method_factory("gld"), Promises(convergence=1e-2)),
-    "zord": (method_factory("zord"), Promises(convergence=1e-4, convergence_queries=150, budget=30)),
+    "zord": (method_factory("zord"), Promises(convergence=1e-4, convergence_queries=150, max_queries=30)),
     "trust_region": (
         method_factory("trust_region"),
-        Promises(convergence=1e-7, convergence_queries=60, seeded=False, budget=30),
+        Promises(convergence=1e-7, convergence_queries=60, seeded=False, max_queries=30),
     ),
     "least_squares_gradient": (method_factory("least_squares_gradient"), Promises(convergence=1e-3)),
     "gradient_descent": (
@@ -29,11 +29,11 @@ VARIANTS = {
     "es-raw": (method_factory("es", shaping="none", antithetic=True), Promises(convergence=1e-2)),
     "zord-gated": (
         method_factory("zord", active="gated"),
-        Promises(convergence=1e-4, convergence_queries=150, budget=30),
+        Promises(convergence=1e-4, convergence_queries=150, max_queries=30),
     ),
     "zord-fixed": (
         method_factory("zord", lengthscale=3.0, start="last", window=20, queries_per_step=2),
-        Promises(convergence=1e-3, convergence_queries=200, budget=40),
+        Promises(convergence=1e-3, convergence_queries=200, max_queries=40),
     ),
     "zo_l_katyusha-II": (method_factory("zo_l_katyusha", option="II"), Promises(convergence=1e-6)),
     "zo_l_katyusha-full": (

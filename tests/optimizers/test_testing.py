@@ -235,4 +235,4 @@ def test_the_whole_battery_names_the_check():
 
 def test_an_optimizer_that_promises_nothing_passes():
     check_optimizer(Verbatim, Promises(descent=False, seeded=False))
-    check_optimizer("gld", Promises(budget=16, convergence_queries=200))
+    check_optimizer("gld", Promises(max_queries=16, convergence_queries=200))

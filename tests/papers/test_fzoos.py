@@ -362,7 +362,7 @@ def project_options(gamma, active, rule, *, correction_at="iterate", window=None
         "lengthscale": LENGTHSCALE,
         "nugget": NUGGET,
         "window": window or 150,
-        "rate": "constant",
+        "rate_schedule": "constant",
         "update_rule": RULES[rule][1]({"plain": 0.01, "adam": 0.02}[rule]),
     }
 

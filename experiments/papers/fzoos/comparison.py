@@ -33,7 +33,7 @@ FZOOS: dict[str, dict[str, Any]] = {
     "fzoos": {"gamma": "inverse"},
     "fzoos_one": {"gamma": 1.0},
     "fzoos_adaptive": {"gamma": "adaptive"},
-    "fzoos_settling": {"gamma": "adaptive", "rate": "settling"},
+    "fzoos_settling": {"gamma": "adaptive", "rate_schedule": "settling"},
     "fzoos_start": {"gamma": "inverse", "correction_at": "start"},
     "fzoos_one_start": {"gamma": 1.0, "correction_at": "start"},
 }
@@ -112,7 +112,7 @@ class Settings:
 def options_of(method: str, num_features: int, directions: int) -> dict[str, Any]:
     """Returns the options of a method: γ, M and the constant rate for one of ``FZOOS``, or Q for a baseline."""
     return (
-        {"num_features": num_features, "rate": "constant"} | FZOOS[method]
+        {"num_features": num_features, "rate_schedule": "constant"} | FZOOS[method]
         if method in FZOOS
         else {"directions": directions}
     )

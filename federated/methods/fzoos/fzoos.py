@@ -382,7 +382,7 @@ class FZooS(FZooSOptions):
     not lower F is kept, as in Alg. 2; the authors' code rejects it, as ``accept="monotone"`` does, but does not count
     the queries. If a round ends before its wᵢ arrive, w is unchanged; x_r is kept unless ``accept="monotone"``.
 
-    **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate="constant"`` F stops
+    **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate_schedule="constant"`` F stops
     decreasing at a level set by the step length. If x_r reverses direction, the rate is halved; once it is below a
     third of its initial value, the radius of active queries decreases in proportion. By default both surrogates use the
     ``window`` queries nearest to x, at least min(3d/2, 500) after the first halving. The nugget decreases with these

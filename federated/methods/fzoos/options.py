@@ -63,9 +63,9 @@ class FZooSOptions(LocalSteps):
         feature_kind: kind of ``FourierFeatures``; the paper uses ``"cosine"``.
         feature_seed: seed of the features; None means ``seed``.
         feature_kernel: kernel of the features, ``"rbf"`` or ``"matern52"``.
-        rate: ``"constant"``, the rate of ``update_rule``, as in the paper; or ``"settling"``, which decreases when x
-            reverses direction (``federated.core.settling``). Then the radius of active queries is active_radius ·
-            min(1, 3 η/η₀), constant if values are noisy, and both surrogates fit their nugget
+        rate_schedule: ``"constant"``, the rate of ``update_rule``, as in the paper; or ``"settling"``, which
+            decreases when x reverses direction (``federated.core.settling``). Then the radius of active queries is
+            active_radius · min(1, 3 η/η₀), constant if values are noisy, and both surrogates fit their nugget
             (``ClientSurrogates.settle``).
         active: when to make active queries: ``"step"``: in each step (Appx. G); ``"round"``: around x_r (Alg. 2, line
             7); None: never.
@@ -102,7 +102,7 @@ class FZooSOptions(LocalSteps):
         feature_kind: str = "orthogonal",
         feature_seed: int | None = None,
         feature_kernel: KernelName = "rbf",
-        rate: Rate = "settling",
+        rate_schedule: Rate = "settling",
         active: Active | None = "step",
         active_queries: int = 5,
         candidates: int = 100,
@@ -133,7 +133,7 @@ class FZooSOptions(LocalSteps):
         self.local = LocalSurrogateOptions(window, self.lengthscale, nugget, kernel=kernel)
         self.feature_nugget = optional(check_nugget, "feature_nugget", feature_nugget)
         self.feature_window = optional(positive_integer, "feature_window", feature_window)
-        super().__init__(x0, update_rule=update_rule, rate=rate, **options)
+        super().__init__(x0, update_rule=update_rule, rate_schedule=rate_schedule, **options)
         self.num_features = default_features(self.dimension, self.held) if num_features is None else num_features
         if isinstance(self.rule, SharedGamma):
             self.ungated = frozenset({self.rule.measured})

@@ -1,4 +1,4 @@
-"""``rate="settling"``: the rule, what clients do with it, what it reaches, and what is refused."""
+"""``rate_schedule="settling"``: the rule, what clients do with it, what it reaches, and what is refused."""
 
 import dataclasses
 import math
@@ -72,7 +72,7 @@ def round_of(server, clients, functions):
 def test_clients_step_by_the_rate_that_the_server_sends(method):
     """Adam's first step is its rate long in every coordinate, whatever the gradient."""
     options = {"num_features": 50, "active": None} if method == "fzoos" else {}
-    run, _ = federation(method, rate="settling", local_steps=1, **options)
+    run, _ = federation(method, rate_schedule="settling", local_steps=1, **options)
     algorithm, (functions, _) = run.algorithm, problem(6, 3, 0)
     server, clients = algorithm.server_class(algorithm), [algorithm.client_class(algorithm, i) for i in range(3)]
     for scale in (1.0, 0.125):
@@ -86,7 +86,7 @@ def test_clients_step_by_the_rate_that_the_server_sends(method):
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1.5, math.nan])
 def test_a_rate_out_of_range_is_refused(rate):
-    run, _ = federation("fedzo", rate="settling")
+    run, _ = federation("fedzo", rate_schedule="settling")
     algorithm = run.algorithm
     client, message = algorithm.client_class(algorithm, 0), algorithm.server_class(algorithm).broadcast()
     with pytest.raises(MessageError, match="rate"):
@@ -108,7 +108,7 @@ def test_fzoos_goes_on_falling(seed):
     """Where the rule's constant rate ends at the length of its steps."""
     gaps = {}
     for rate in ("constant", "settling"):
-        run, least = federation("fzoos", seed, num_features=200, rate=rate)
+        run, least = federation("fzoos", seed, num_features=200, rate_schedule=rate)
         for _ in range(20):
             run.run_round()
         gaps[rate] = float((run.server.x - least).norm())

@@ -14,14 +14,14 @@ from surrogates import FourierFeatures, matern_kernel, rbf_kernel
 @pytest.mark.parametrize(
     ("d", "options", "M"),
     [
-        (10, {"rate": "constant"}, 480),  # 8 rounds of 10 (1 + 5) queries are more than 32 · 10
+        (10, {"rate_schedule": "constant"}, 480),  # 8 rounds of 10 (1 + 5) queries are more than 32 · 10
         (10, {"local_steps": 5}, 320),
         (300, {}, 9600),
         (313, {}, MOST_FEATURES),
         (50_000, {}, MOST_FEATURES),
-        (2, {"rate": "constant", "local_steps": 300}, MOST_FEATURES),
-        (3, {"rate": "constant", "local_steps": 20, "active": "round"}, 8 * 25),
-        (3, {"rate": "constant", "local_steps": 20, "active": None}, 8 * 20),
+        (2, {"rate_schedule": "constant", "local_steps": 300}, MOST_FEATURES),
+        (3, {"rate_schedule": "constant", "local_steps": 20, "active": "round"}, 8 * 25),
+        (3, {"rate_schedule": "constant", "local_steps": 20, "active": None}, 8 * 20),
         (2, {"local_steps": 20, "active": None, "feature_window": 75}, 76),
         (10, {"local_steps": 5, "feature_window": 50}, 320),
         (3, {}, 150),  # the queries of the window
@@ -42,7 +42,8 @@ def test_the_queries_of_the_rule_are_those_that_are_made():
     """A client's round after the first, whose batches are no longer than others."""
     for active in ("step", "round", None):
         objectives = [Quadratic(i) for i in range(2)]
-        options = {"rate": "constant", "local_steps": 4, "active": active, "initial_queries": 5, "active_queries": 5}
+        queries = {"active": active, "initial_queries": 5, "active_queries": 5}
+        options = {"rate_schedule": "constant", "local_steps": 4} | queries
         made = make_federation("fzoos", objectives, torch.full((5,), 0.5, dtype=torch.float64), **options)
         made.run_round()
         before = objectives[0].queries

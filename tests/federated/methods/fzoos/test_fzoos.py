@@ -27,7 +27,7 @@ from tests.federated.core.test_aggregation import clipped_mean, krum
 from tests.federated.methods.fzoos.checks import disparity, floats_of_a_round, vertex
 
 F64 = torch.float64
-SMALL = {"rate": "constant", "num_features": 64, "active_queries": 2, "candidates": 8, "initial_queries": 3}
+SMALL = {"rate_schedule": "constant", "num_features": 64, "active_queries": 2, "candidates": 8, "initial_queries": 3}
 
 
 def sgd(p):

@@ -8,10 +8,10 @@ from federated.testing.run_checks import check_ledger, check_participation, chec
 SMALL = {"num_features": 64, "initial_queries": 3, "active_queries": 2, "candidates": 8}
 FACTORIES = {"adaptive": algorithm_factory("fzoos", gamma="adaptive", active="round", **SMALL)}
 OTHERS = {
-    "together": algorithm_factory("fzoos", gamma=1.0, rate="constant", **SMALL),
+    "together": algorithm_factory("fzoos", gamma=1.0, rate_schedule="constant", **SMALL),
     "rounds": algorithm_factory("fzoos", active="round", **SMALL),
     "default": algorithm_factory("fzoos", **SMALL),
-    "monotone": algorithm_factory("fzoos", gamma="adaptive", accept="monotone", rate="constant", **SMALL),
+    "monotone": algorithm_factory("fzoos", gamma="adaptive", accept="monotone", rate_schedule="constant", **SMALL),
 }
 ON_STATE = [check_ledger, check_participation, check_resume, check_bad_broadcasts, check_failed_queries]
 

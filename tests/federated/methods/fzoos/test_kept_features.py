@@ -9,7 +9,7 @@ from federated.testing import Quadratic, start
 from federated.testing.harness import states_equal, trace
 
 SMALL = {"num_features": 128, "active_queries": 2, "candidates": 8, "initial_queries": 3, "local_steps": 3}
-SMALL |= {"rate": "constant"}  # whose Fourier surrogate has all queries
+SMALL |= {"rate_schedule": "constant"}  # whose Fourier surrogate has all queries
 
 
 def make(**options):

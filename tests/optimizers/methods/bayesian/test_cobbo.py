@@ -31,7 +31,7 @@ def rough(monkeypatch):
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_battery(check, rough):
-    check(QUICK, Promises(budget=10, convergence_queries=30))
+    check(QUICK, Promises(max_queries=10, convergence_queries=30))
 
 
 @pytest.mark.slip(

@@ -17,12 +17,12 @@ from tests.optimizers.boxed import boxed_factory
 from tests.optimizers.methods.busy import check_resumes
 
 QUICK = {"batch_size": 10, "initial_points": 8, "candidates": 64, "fit_steps": 10}
-TWO_REGIONS = (boxed_factory("turbo", regions=2, **QUICK), Promises(budget=26, convergence_queries=60))
+TWO_REGIONS = (boxed_factory("turbo", regions=2, **QUICK), Promises(max_queries=26, convergence_queries=60))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_battery(check):
-    check(boxed_factory("turbo", **QUICK), Promises(budget=20, convergence_queries=60))
+    check(boxed_factory("turbo", **QUICK), Promises(max_queries=20, convergence_queries=60))
 
 
 @options_battery({"two regions": TWO_REGIONS})
