@@ -88,5 +88,5 @@ def test_a_failed_query_leaves_the_iterate():
 def test_bad_options():
     with pytest.raises(ValueError, match="estimator must be"):
         ProjectedZO(torch.zeros(3), max_queries=50, estimator="three_point")
-    with pytest.raises(ValueError, match="steps must be"):
+    with pytest.raises(ValueError, match="step_schedule must be"):
         ProjectedZO(torch.zeros(3), max_queries=50, step_schedule="increasing")
