@@ -48,9 +48,9 @@ def least_squares(
     may be noisy. A query fails if any residual is NaN.
 
     Args:
-        fun: function from a point, shape ``d``, to residuals, shape ``m``; with ``batched`` from ``q x d`` to ``q x m``.
+        fun: function from a point, shape ``d``, to residuals, shape ``m``; with ``batched``, ``q x d`` to ``q x m``.
         x0: initial point, shape ``d``.
-        max_queries: the budget of evaluations of r.
+        max_queries: the budget of evaluations of ``fun``.
         bounds: ``scipy.optimize.Bounds``, ``Space``, a tuple (lower, upper) of arrays or numbers as in SciPy's
             ``least_squares``, or a list of d pairs as in ``minimize``; equal bounds fix a variable.
         loss: ρ: ``"linear"``, ``"soft_l1"``, ``"huber"``, ``"cauchy"`` or ``"arctan"``, or a function that takes z, of

@@ -60,7 +60,7 @@ def test_the_reference_has_every_public_name():
 
 def test_the_reference_has_the_options_of_what_it_has():
     paths = [path for groups in NAMES.reference().values() for path in groups["Bases and options of these"]]
-    assert {path.rpartition(".")[2] for path in paths} >= {"EstimatedDescent", "SmoothMethod", "StepOptions"}
+    assert {path.rpartition(".")[2] for path in paths} >= {"TrajectoryDescent", "SmoothMethod", "StepOptions"}
 
 
 def test_public_names_say_what_they_are():

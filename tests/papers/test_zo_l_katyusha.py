@@ -663,8 +663,8 @@ def test_accelerated_zo_is_eq_14(record_property, bound, sign):
 
 @pytest.mark.slip(
     "optimizers/methods/katyusha/projected_zo.py",
-    'method.current_smoothing_radius, "sphere", "forward"',
-    'method.current_smoothing_radius, "normal", "forward"',
+    'method.current_smoothing_radius, distribution="sphere"',
+    'method.current_smoothing_radius, distribution="normal"',
     "a normal u, not a unit vector (Katyusha eq. 2)",
     of="optimizers/projected_zo optimizers/accelerated_zo optimizers/nesterov_spokoiny",
 )

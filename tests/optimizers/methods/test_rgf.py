@@ -23,8 +23,8 @@ def test_the_estimate_is_unbiased_with_factor_d_over_n(directions):
 
 @pytest.mark.slip(
     "optimizers/methods/rgf.py",
-    'self.smoothing_radius, "orthonormal", seed',
-    'self.smoothing_radius, "sphere", seed',
+    'distribution="orthonormal", seed',
+    'distribution="sphere", seed',
     "directions that are not orthogonal (ZoRD, Appx. C.1)",
     of="optimizers/rgf",
 )
