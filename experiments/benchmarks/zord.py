@@ -94,7 +94,7 @@ def summary(times: list[dict[str, float]], d: int, n: int, steps: int) -> list[s
 
 
 def objective(X: Tensor) -> Tensor:
-    """Returns Σ wⱼ xⱼ² + sin xⱼ with w from ½ to 2, at ``q x d``."""
+    """Returns Σⱼ (wⱼ xⱼ² + sin xⱼ) for points ``q x d``, with weights wⱼ from ½ to 2."""
     weights = torch.linspace(0.5, 2.0, X.shape[-1], dtype=X.dtype)
     return (weights * X.square()).sum(-1) + X.sin().sum(-1)
 

@@ -211,7 +211,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the cost and the gain of concurrent queries, and informed against random points."""
+    """Judges the cost and the gain of concurrent queries, and informed points against random points."""
 
     def against(claim: str, axis: str, ours: tuple[str, int], other: tuple[str, int], below: float) -> Verdict:
         cells = {

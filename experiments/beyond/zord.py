@@ -65,7 +65,7 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "cobyqa": RADII,
     "turbo1": SIDES,
 }
-"""Grids: Adam's step, CMA-ES's initial deviation and COBYQA's initial radius in [0, 10]^d, and TuRBO's initial side."""
+"""Values tried: Adam's step, CMA-ES's first deviation, COBYQA's first radius (all in [0, 10]^d), TuRBO's first side."""
 
 OURS = ("zord_kept", "zord_gated")
 OUTSIDE = ("least_squares_gradient", "cma_es", "cobyqa", "turbo1")

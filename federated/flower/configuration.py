@@ -71,14 +71,14 @@ class RunConfig:
         dtype: dtype of an x0 that is a number or a list.
         bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
         weights: list of wᵢ, one for each client; empty for equal weights.
-        options: the algorithm's own options, ``server_rate``, ``aggregation``, ``trim``, ``gate`` and ``quorum``, as in
-            ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
-            ``prox`` and ``update_rule`` are import paths in quotes.
+        options: options of the algorithm's class, and ``server_rate``, ``aggregation``, ``trim``, ``gate``, ``quorum``
+            and ``prox``, as in ``"directions = 10, smoothing_radius = 0.1"`` or
+            ``"curvature = {name = 'group_probe', groups = 3}"``; ``prox`` and ``update_rule`` are quoted import paths.
         fun: import path of F, which the server evaluates for the history; empty for none.
         timeout: seconds within which a client must reply, extended if replies take longer
             (``federated.flower.waiting``). Messages expire after it: the machines' clocks must differ by much less.
-        wait: seconds to wait, since the last connection, for all clients before the first round, for one in a later
-            round.
+        wait: seconds without a new connection after which the run fails: before the first round if a client is
+            missing, in a later round if all its clients are.
         keys: file on the server's machine with each client's node key (``federated.flower.keys``). May be empty without
             TLS, on one machine; nodes' claims are then trusted.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint

@@ -54,7 +54,7 @@ class GridHost:
         algorithm: the options.
         grid: Flower's grid.
         timeout: seconds within which a client must reply, extended if replies took longer (``waiting.Patience``).
-        wait: seconds to wait for clients to connect, since the last one connected.
+        wait: seconds without a new connection after which waiting for clients ends with an error.
         keys: the clients by their nodes' keys (``read_keys``); None trusts the nodes' own claims.
         say: receives a message about awaited clients every 30 s.
     """

@@ -43,8 +43,8 @@ class LocalSteps(Algorithm):
     Args:
         update_rule: factory of the local first-order rule, a torch optimizer.
         reset_rule: whether the rule's moments are reset at the start of each round, as in FZooS's programs.
-        accept: ``"always"``, or ``"monotone"``, which rejects a round that does not lower F over its clients and costs
-            one query and d numbers down per client (``federated.core.acceptance``).
+        accept: ``"always"``, or ``"monotone"``, which rejects a round that does not lower F over its clients. The
+            check costs each client at least one query and d numbers down (``federated.core.acceptance``).
         rate_schedule: ``"constant"``, the learning rate of ``update_rule``, or ``"settling"``, which decreases
             when x reverses direction (``federated.core.settling``).
         **common: see ``Algorithm``.

@@ -119,7 +119,7 @@ class FedZO(LocalSteps):
         return queries * (1 if phase == "control" else self.local_steps)
 
     def address(self, round_number: int) -> int:
-        """Returns the address of a round's first step; the last of the round's T + 1 is for a control variate."""
+        """Returns the additional seed of a round's first directions; the last of its T + 1 is for a control variate."""
         return 0 if self.redraw == "never" else round_number * (self.local_steps + 1)
 
 

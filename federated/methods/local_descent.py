@@ -44,7 +44,7 @@ class LocalState:
         total: sum of the estimates without corrections, shape ``d``.
         correction: added to every estimate, shape ``d``, or None.
         moves: whether steps move the iterate; otherwise they only estimate the gradient.
-        address: first direction address of the phase.
+        address: additional seed of the phase's first directions.
         planned: number of steps of the phase.
         steps: completed steps, including those without an estimate.
         estimates: number of estimates.
@@ -109,7 +109,7 @@ class LocalDescent(Optimizer):
 
         Args:
             x: x_{r−1}, shape ``d``.
-            address: first direction address; with redrawn directions each step uses the next one.
+            address: additional seed of the first directions; if directions are redrawn, it increases by 1 per step.
             steps: number of steps of the phase.
             moves: False only estimates the gradient at x.
             correction: b, shape ``d``.

@@ -60,7 +60,7 @@ class Answers:
     def values(self, like: Tensor) -> Tensor:
         """The values of all points, shape ``q``, NaN if missing, with the dtype and device of ``like``.
 
-        With constraints these are rows (f, c), ``q x 1 + m``, NaN for a query that failed before m was known.
+        With constraints they are rows (f, c), ``q x 1 + m``. A query that failed before m was known has a row of NaN.
         """
         found = [self.told.get(i, math.nan) for i in range(len(self.batch))]
         if width := max((len(value) for value in found if isinstance(value, list)), default=0):

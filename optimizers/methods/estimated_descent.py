@@ -100,5 +100,5 @@ class EstimatedDescent(Optimizer):
 
 
 def box_adam(width: float | None, d: int) -> UpdateRule:
-    """Returns Adam with a first step of ``STEP`` times the box's side in d variables; ``adam`` if the width is None."""
+    """Returns Adam with a first step of length ``STEP · width`` for a box of this width; ``adam`` if None."""
     return adam if width is None else partial(adam, lr=STEP * width / math.sqrt(d))

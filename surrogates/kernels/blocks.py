@@ -110,7 +110,8 @@ def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed
 
     Raises:
         UnsupportedKernelError: If a part of the kernel is not a function of two points.
-        ValueError: If no derivative exists between two points. Matérn 1/2 has no ∂²k/∂x∂x', and no ∂k/∂x at x = x'.
+        ValueError: If the kernel has no derivative in any input at a pair of points. Matérn 1/2 has no ∂²k/∂x∂x', and
+            no ∂k/∂x at x = x'.
     """
     kernel = snapshot(kernel)
     blocks = existing_blocks(kernel, x1, x2, mixed)

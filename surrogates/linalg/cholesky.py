@@ -124,9 +124,9 @@ def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def covariance_root(K: Tensor) -> Tensor:
-    """Computes a root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, that scales with the units.
+    """Computes a root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64; R scales with the units of the data.
 
-    R is the factor of K if it exists. If K is singular by rounding, (C + jI)/(1 + j) is factored, where C are the
+    R is the Cholesky factor if K has one. If K is singular by rounding, (C + jI)/(1 + j) is factored, where C are the
     correlations and j is the smallest sufficient jitter, so that R Rᵀ has the variances of K. Rows of R are 0 for
     variances that are not positive, and NaN for variances that are NaN.
 

@@ -126,7 +126,7 @@ def title(place: accounting.Place) -> str:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Judges the measured bytes of a round, the paper's numbers as whole rounds, and its sentences."""
+    """Judges the measured bytes of a round, whether the paper's bytes are whole rounds, and the savings it states."""
     flat = settings.bytes_a_round("hiso")
 
     def measured(claim: str, statistic: str, scalar_only: bool) -> Verdict:
@@ -181,7 +181,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 EXPERIMENT = Experiment(
     id="hiso-bytes",
     source="HiSo, Tables 2 and 5, Fig. 6",
-    shows="bytes per round and client of scalars and of d-vectors, and the paper's numbers as whole rounds",
+    shows="bytes per round and client of scalars and of d-vectors, and whether the paper's numbers are whole rounds",
     claim="HiSo's communication is scalar-only and dimension-free: over 40 million times less than that of FedAvg, "
     "FedZO and FedAdam for the 125M and 350M models, and up to 90 million times for the 1.3B model.",
     scales={"paper": Settings(), "quick": Settings(dims=(3, 40), rounds=2)},

@@ -51,7 +51,7 @@ class DescentState:
         gammas: γ_t of the round's steps; empty in a phase without steps.
         difference: w − wᵢ of the round, shape ``M``; None without a correction, or if ``correction`` replaces it.
         correction: ∇φ(x_{r−1})ᵀ(w − wᵢ), shape ``d``, if all steps use this correction.
-        address: address of the phase's first candidates.
+        address: additional seed of the phase's first random candidates.
         planned, told: numbers of planned and of evaluated batches of the phase.
         succeeded: number of successful queries of the phase.
         weights: the last fitted wᵢ, shape ``M``.

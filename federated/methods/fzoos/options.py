@@ -165,9 +165,9 @@ class FZooSOptions(LocalSteps):
         return "surrogate" if "surrogate" in self.phases else "local"
 
     def address(self, round_number: int) -> int:
-        """Returns the address of the random candidates of a round's first step.
+        """Returns the additional seed of the random candidates of a round's first step.
 
-        A round has T + 1 addresses: one for each step, and one for the candidates around x_r.
+        A round has T + 1 of these seeds: one for each step, and one for the candidates around x_r.
         """
         return round_number * (self.local_steps + 1)
 
