@@ -1,9 +1,9 @@
 """``python -m experiments benchmark federation``: the cost of a round for a server with many clients, and for a client.
 
 The server is the library's, with codec, checks, ledger and history. Simulated clients return valid reports of random
-numbers at once. Their time is subtracted, so the listed processor time is the server's alone. Memory is the growth of
-the process's peak memory from before the federation is created; it includes received reports and the state kept for all
-clients. Rounds with 20 sampled clients are measured, and rounds with all clients if their reports fit into
+numbers at once. The clients' time is subtracted, so the listed processor time is the server's alone. Memory is the
+growth of the process's peak memory from before the federation is created; it includes received reports and the state
+kept for all clients. Rounds with 20 sampled clients are measured, and rounds with all clients if their reports fit into
 ``--reports-mb``. A client's time is measured with two real clients whose objective costs almost nothing. Bytes are the
 payload of one client in one round. FZooS is skipped if its frequencies exceed ``--features-mb``.
 """

@@ -1,7 +1,7 @@
 """``python -m experiments benchmark hiso``: times one update of HiSo at d = 1e8, and the replay of 100 rounds.
 
-The update computes x and H from P scalars and the seed, in float32 and in place. It is compared with two others: the
-same step in whole-vector torch operations, which draws with ``torch.randn`` and allocates temporaries of size d; and
+The update computes x and H from P scalars and the seed, in float32 and in place. The update is compared with the same
+step in whole-vector torch operations, which draws with ``torch.randn`` and allocates temporaries of size d, and with
 the update of group probes, which have one number per group instead of H. All run on one thread. Times are medians of
 processor time. Memory is the increase of the process's peak memory during one call. The replay updates the model of a
 client that missed 100 rounds from the scalars of these rounds; the result must equal the server's model bit for bit.

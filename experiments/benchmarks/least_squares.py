@@ -1,9 +1,9 @@
 """Counts the evaluations that ``optimizers.least_squares`` and other methods need on Moré and Wild's problems.
 
 A run has solved a problem to τ when its cost F satisfies F(x) − F* ≤ τ (F(x0) − F*), where F* is the least cost that
-any of the compared runs found. A run has 50 (d + 1) evaluations. It ends early if the last fifth of this budget lowered
-the cost by less than 1e-9 of the decrease so far. A data profile is the share of problems solved within α (d + 1)
-evaluations, as a function of α (DIR/least-squares.png). Use ``--perturbed`` starts to tune a method.
+any of the compared runs found. A run has 50 (d + 1) evaluations, but ends early if the last fifth of this budget
+lowered the cost by less than 1e-9 of the decrease so far. A data profile is the share of problems solved within α (d +
+1) evaluations, as a function of α (DIR/least-squares.png). Use ``--perturbed`` starts to tune a method.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 ``fzoos_adaptive_two`` uses x_r and x_{r−1}, and ``fzoos_adaptive_five`` five points between them, near the round's mean
 iterates. ``fzoos_eb`` is the one-way rule with its margin (``experiments.beyond.gamma_rules``), and ``fzoos`` is the
 paper's 1/t. ``fzoos_oracle`` knows F: it runs each round with γ = 0, 1/2 and 1 and keeps the result with the lowest F.
-It looks only one round ahead, so another γ can still end lower; it runs at d = 50. All fixed γ = 0, 1/4, …, 1 run as
-well. In each cell (d, C, noise) the best fixed γ, chosen on the same seeds, is the reference. The regret of a rule is
-its final log10 gap minus the reference's.
+The oracle looks only one round ahead, so another γ can still end lower; it runs at d = 50. All fixed γ = 0, 1/4, …, 1
+run as well. In each cell (d, C, noise) the best fixed γ, chosen on the same seeds, is the reference. The regret of a
+rule is its final log10 gap minus the reference's.
 
 Adam with rate 0.01 keeps its moments across rounds. If they were reset, its first steps of 0.01 in every coordinate
 would leave a floor of 10^-2 that hides the effect of γ. The noise is normal, and its standard deviation is in

@@ -32,10 +32,10 @@ class AdaptiveAlong(Adaptive):
 class EmpiricalBayes(SharedGamma):
     """The one-way rule γ = 1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1] at x_r, which needs no additional exchange of messages.
 
-    It treats the errors εᵢ = ∇μ̂ᵢ − ∇fᵢ as uncorrelated, with mean square eᵢ = ‖∇μ̂ᵢ − mᵢ‖². Then cᵢ is ∇F − ∇fᵢ plus
-    the noise ε̄ − εᵢ, where ε̄ = Σ pᵢ εᵢ. Its mean square over clients is v = Σ pᵢ E‖ε̄ − εᵢ‖² = Σ pᵢ (1 − pᵢ) eᵢ, which
-    equals (1 − 1/N)(1/N)Σ eᵢ for equal pᵢ. γ is the share of Σ pᵢ ‖cᵢ‖² that is not noise. Shared features and
-    overlapping trajectories correlate the errors, so γ is too small.
+    The rule treats the errors εᵢ = ∇μ̂ᵢ − ∇fᵢ as uncorrelated, with mean square eᵢ = ‖∇μ̂ᵢ − mᵢ‖². Then cᵢ is ∇F − ∇fᵢ
+    plus the noise ε̄ − εᵢ, where ε̄ = Σ pᵢ εᵢ. The noise's mean square over clients is v = Σ pᵢ E‖ε̄ − εᵢ‖² = Σ pᵢ (1 −
+    pᵢ) eᵢ, which equals (1 − 1/N)(1/N)Σ eᵢ for equal pᵢ. γ is the share of Σ pᵢ ‖cᵢ‖² that is not noise. Shared
+    features and overlapping trajectories correlate the errors, so γ is too small.
 
     Attributes:
         margin: whether to add to v the margin Σ pᵢ² tᵢ, the variance of Σ pᵢ mᵢ, which a full correction does not

@@ -1,7 +1,7 @@
 """Builds the pages of a results folder: an index, a page for each paper, the scoreboards, and the guide.
 
-The pages depend on the files of the folder alone, byte for byte. They link to each other and to the figures and
-settings next to them, and can be read on GitHub, in an editor's preview, or in Sphinx with MyST.
+The pages depend on the files of the folder alone, byte for byte. Pages link to each other and to the figures and
+settings in the folder, and can be read on GitHub, in an editor's preview, or in Sphinx with MyST.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, 
     rebuilt = _rebuilt(template, facts["settings"])
     if results.as_json(rebuilt) != facts["settings"]:
         fields = ", ".join(sorted(set(facts["settings"]) ^ set(results.as_json(template)))) or "values"
-        raise ResultsError(f"its settings differ from this version's in {fields}; run it again")
+        raise ResultsError(f"its settings differ from this version's in {fields}; run the experiment again")
     return rebuilt, named or "other"
 
 

@@ -2,14 +2,15 @@
 
 FZooS replaces a client's GP by Bayesian linear regression on M random features, which can be sent as M weights w. The
 error of this approximation is the distance between its gradient ∇φ(x)ᵀw and the derived GP's ∇μ(x) on the same data,
-relative to ‖∇μ(x)‖. It should fall as 1/√M (FZooS proves this for the kernel in Lemma E.3). There are four kinds of
-features: ``cosine``, FZooS's, has independent frequencies and random phases; ``paired`` has a sine and a cosine for
-each frequency; ``orthogonal`` has frequencies that are orthogonal within blocks; ``sobol`` has quasi-random ones.
+relative to ‖∇μ(x)‖. This error should fall as 1/√M (FZooS proves the rate for the kernel in Lemma E.3). There are four
+kinds of features: ``cosine``, FZooS's, has independent frequencies and random phases; ``paired`` has a sine and a
+cosine for each frequency; ``orthogonal`` has frequencies that are orthogonal within blocks; ``sobol`` has quasi-random
+ones.
 
 The kernel is RBF, as in FZooS. The data are n = 150 uniform points of the unit cube, with values drawn from the prior
 plus noise of variance 0.01; the error is the mean over five further points. Both surrogates use this kernel and noise.
-The root mean square distance of two points, √(d/6), is one lengthscale or half a lengthscale. This ratio determines how
-much orthogonal frequencies gain: they are most accurate at short distances.
+The root mean square distance of two points, √(d/6), is one lengthscale or half a lengthscale. The ratio of distance and
+lengthscale determines how much orthogonal frequencies gain: they are most accurate at short distances.
 """
 
 from __future__ import annotations

@@ -60,12 +60,12 @@ class Attack:
         return torch.zeros(self.dimension, dtype=torch.float64)
 
     def perturbed(self, delta: Tensor) -> Tensor:
-        """Returns the images of perturbations ``q x d``, ``q x c x h x w``."""
+        """Returns the perturbed images, ``q x c x h x w``, for perturbations ``q x d``."""
         _, h, w = self.image.shape
         return (self.image + delta.view(-1, 1, h, w)).clamp(0.0, 1.0)
 
     def logits(self, delta: Tensor) -> Tensor:
-        """Returns the victim's scores for perturbations ``q x d``, ``q x 10``."""
+        """Returns the victim's scores, ``q x 10``, for perturbations ``q x d``."""
         with torch.no_grad():
             return self.victim.logits(self.perturbed(delta))
 

@@ -37,7 +37,7 @@ CHOICES = {"sst2": (" terrible", " great"), "qqp": (" No", " Yes"), "squad": ()}
 LONGEST = 512
 """Largest number of tokens of a prompt; longer prompts are cut at the beginning."""
 LONGEST_ANSWER = 16
-"""Largest number of tokens of an answer, including its end."""
+"""Largest number of tokens of an answer, including the end token."""
 
 
 def prompt(task: str, row: Mapping[str, Any]) -> str:

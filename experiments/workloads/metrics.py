@@ -1,7 +1,7 @@
 """A classifier's metrics as piecewise constant functions of its parameters.
 
-The network is an MLP 54-30-14-7 with biases, d = 2,189 (ZoRD, Sec. 5.4 and Appx. C.4); the ReLU is our choice. It is
-trained with cross-entropy to θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
+The network is an MLP 54-30-14-7 with biases, d = 2,189 (ZoRD, Sec. 5.4 and Appx. C.4); the ReLU is our choice. Training
+with cross-entropy gives θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
 """
 
 from __future__ import annotations

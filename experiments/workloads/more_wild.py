@@ -148,14 +148,14 @@ def osborne_2(x: np.ndarray, m: int) -> np.ndarray:
 
 
 def bdqrtic(x: np.ndarray, m: int) -> np.ndarray:
-    """Bdqrtic of CUTE."""
+    """BDQRTIC from the test set CUTE."""
     n = len(x) - 4
     squares = sum((k + 1) * x[k : n + k] ** 2 for k in range(4))
     return np.concatenate([3.0 - 4.0 * x[:n], squares + 5.0 * x[-1] ** 2])
 
 
 def cube(x: np.ndarray, m: int) -> np.ndarray:
-    """Cube of CUTE."""
+    """CUBE from the test set CUTE."""
     return np.append(x[0] - 1.0, 10.0 * (x[1:] - x[:-1] ** 3))
 
 

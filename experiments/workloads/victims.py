@@ -1,12 +1,13 @@
 """Image classifiers that the attacks query: trained from a seed, or supplied with the data.
 
 Supplied networks are ``cnn.pt`` for MNIST and ``resnet20*.th`` for CIFAR-10, a ResNet-20 in the format of
-https://github.com/akamaster/pytorch_resnet_cifar10 (He et al. 2016, shortcuts of option A). They run in float64.
+https://github.com/akamaster/pytorch_resnet_cifar10 (He et al. 2016, shortcuts of option A). Supplied networks run in
+float64.
 
 One small CNN serves images of any size: two 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, and two linear
-layers. It is trained in the images' dtype and queried in float64, where rounding errors are far below the differences
-of values that attacks use. Trained in float32, networks differ between machines with different rounding; trained in
-float64, they agree to about twelve digits.
+layers. The CNN is trained in the images' dtype and queried in float64, where rounding errors are far below the
+differences of values that attacks use. Trained in float32, networks differ between machines with different rounding;
+trained in float64, they agree to about twelve digits.
 """
 
 from __future__ import annotations

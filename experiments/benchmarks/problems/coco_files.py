@@ -1,8 +1,8 @@
 """The progress of a run, query by query, and how to read it from COCO's files.
 
-COCO's observer knows the minimum and, for noisy problems, the noise-free value. Its files list the smallest noise-free
-gap so far, for query counts in equal ratios (``.tdat``) and for each target reached (``.dat``). Our tables are computed
-from these rows, so that they agree with ``cocopp``.
+COCO's observer knows the minimum and, for noisy problems, the noise-free value. The observer's files list the smallest
+noise-free gap so far, for query counts in equal ratios (``.tdat``) and for each target reached (``.dat``). Our tables
+are computed from these rows, so that they agree with ``cocopp``.
 """
 
 from __future__ import annotations
@@ -108,6 +108,6 @@ def _rows(file: Path) -> dict[int, float]:
     lines = file.read_text().splitlines()
     heads = [line for line in lines if line.startswith("%")]
     if len(heads) != 1 or "best noise-free fitness" not in heads[0].split("|")[2]:
-        raise ValueError(f"{file} is not the record of one run in COCO's format: {heads[:2]}")
+        raise ValueError(f"{file} must be one run in COCO's format, but its headings are {heads[:2]}")
     cells = [line.split() for line in lines if line and not line.startswith("%")]
     return {int(row[0]): float(row[2]) for row in cells}

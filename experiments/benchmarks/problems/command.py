@@ -143,6 +143,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.instances = [number for numbers in options.instances for number in numbers]
     if options.jobs < 1 or (options.budget is not None and options.budget < 1):
-        parser.error("--jobs and --budget must be at least 1")
+        parser.error(f"--jobs and --budget must be at least 1, got {options.jobs} and {options.budget}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return options

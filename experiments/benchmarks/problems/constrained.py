@@ -1,6 +1,6 @@
 """Constrained problems: COCO's suite bbob-constrained (Dufossé et al. 2022, doi 10.1007/978-3-031-14714-2_20).
 
-A query is one distinct point. It gives f and all constraints c ≤ 0, whether or not a method uses all of them. Runs
+A query is one distinct point, which gives f and all constraints c ≤ 0, whether or not a method uses all of them. Runs
 start at COCO's initial solution, which is feasible. A query is feasible if max c is at most 1e-6 of the largest |c| at
 the start; the tables also have a tolerance of 1e-9. The gap of a run is taken at its best feasible query, or at the
 start if that is better, because the start is known to be feasible before the first query.

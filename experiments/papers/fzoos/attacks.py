@@ -6,10 +6,10 @@ known to P victims. A smaller P is more heterogeneous. F is the mean of the clie
 first round after which another class has the largest probability at x_r, averaged over the victims; the evaluations for
 this test are not counted as queries.
 
-The paper uses N = 10, R = 100, T = 10 unless T is varied, and 15 images that all victims classify correctly. Its P is a
-share of the ten classes, drawn at random for each client. Its f_i is the logit of the true class minus the largest
-other logit, and an attack succeeds if the victims' averaged output misclassifies the image. Its MNIST victims are CNNs
-with two convolutions and two linear layers; its CIFAR-10 victims are ResNet-18.
+The paper uses N = 10, R = 100, T = 10 unless T is varied, and 15 images that all victims classify correctly. The
+paper's P is a share of the ten classes, drawn at random for each client. The paper's f_i is the logit of the true class
+minus the largest other logit, and an attack succeeds if the victims' averaged output misclassifies the image. MNIST
+victims are CNNs with two convolutions and two linear layers; CIFAR-10 victims are ResNet-18.
 
 Our choices where the paper gives no details: P counts classes. The attacked images are those that the mean of the
 victims' probabilities classifies correctly, because a victim cannot recognize a class that it has not seen. f_i is

@@ -11,12 +11,12 @@ The paper does not say which round it shows. All rounds are recorded; the first,
 correction, is drawn beside the last.
 
 Our choices where the paper gives no details: Figures 4 and 5a use C = 5; their T and M are ours. The paper gives the
-update rule, Adam with rate 0.01 (Appx. G). It does not give the baselines' Q in these figures, the start, or whether
-Adam is reset every round. Q = 20 is from Figure 3 and λ = 0.01 from the authors' program. A second run of the baselines
-with Q = 5, which needs about as many queries as FZooS, is added to the comparison at equal queries. Adam is reset every
-round, which was best for the baselines at equal queries on a seed that no figure uses. The start is uniform in the box.
-ℓ = 1 is the paper's, although a larger ℓ suits FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive γ are our
-additions.
+update rule, Adam with rate 0.01 (Appx. G). The paper does not give the baselines' Q in these figures, the start, or
+whether Adam is reset every round. Q = 20 is from Figure 3 and λ = 0.01 from the authors' program. A second run of the
+baselines with Q = 5, which needs about as many queries as FZooS, is added to the comparison at equal queries. Adam is
+reset every round, which was best for the baselines at equal queries on a seed that no figure uses. The start is uniform
+in the box. ℓ = 1 is the paper's, although a larger ℓ suits FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive γ
+are our additions.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Figures 8 and 9 show precision for several P and several T. Figures 10, 11 and 12 show recall, F1 and Jaccard's index,
 here for several P; the paper also varies T. All clients start from one MLP 54-30-14-7 (2,189 parameters), trained with
-cross-entropy on Covertype. They minimize F = (1/N) Σ f_i with f_i(θ) = 1 − metric on client i's points, which belong to
-P of the seven classes, i to i + P − 1 (cyclic). A smaller P is more heterogeneous. The figures show F in per cent at
-the server's model after each round; these evaluations of F are not counted as queries.
+cross-entropy on Covertype. The clients minimize F = (1/N) Σ f_i with f_i(θ) = 1 − metric on client i's points, which
+belong to P of the seven classes, i to i + P − 1 (cyclic). A smaller P is more heterogeneous. The figures show F in per
+cent at the server's model after each round; these evaluations of F are not counted as queries.
 
-The paper uses N = 7, T = 10 unless T is varied, and R = 50. Its P is a share of the seven classes, which are drawn at
+The paper uses N = 7, T = 10 unless T is varied, and R = 50. The paper's P is a share of the seven classes, drawn at
 random from the test set for each client.
 
 Our choices where the paper gives no details: P counts classes. The paper does not give the grids of P and T or the

@@ -7,8 +7,8 @@ Dirichlet(1). First-order methods take one gradient step per round; those with m
 and the grid's rate on the server. The score is the accuracy on test prompts, or F1 for SQuAD.
 
 **Counting.** The best score of a run is its highest record, and its rounds are the rounds until this record first
-occurs. Its bytes are these rounds times the bytes of a client's round (``accounting``: 40 for P = 5, 8d for vectors),
-which the ledger's payload confirms.
+occurs. The bytes of a run are these rounds times the bytes of a client's round (``accounting``: 40 for P = 5, 8d for
+vectors), which the ledger's payload confirms.
 
 **Rates.** Each method's rate is the best of three values (``GRIDS``); a grid was shifted if its best value was at an
 end. The criterion is the mean of all records on ``TUNING_SEEDS``, which no table uses, over all tasks, with the middle

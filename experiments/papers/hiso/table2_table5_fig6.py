@@ -15,8 +15,8 @@ bytes than a worse one, as in the printed table (96.67 KB for HiSo and 43.95 KB 
 bytes of vector methods are proportional to d, the table also lists the bytes of these rounds at the nominal d.
 
 *Figure 6* shows the bytes as bars on a logarithmic axis, grouped by model: pale at the model's nominal d, in full
-colour at the d of the tuned model. Its task is SST-2, as in the paper's caption. The statement of Sec. 6 about it is
-judged with these bytes (``accounting.claims_on_savings``).
+colour at the d of the tuned model. The task is SST-2, as in the paper's caption. The statement of Sec. 6 about this
+figure is judged with these bytes (``accounting.claims_on_savings``).
 """
 
 from __future__ import annotations

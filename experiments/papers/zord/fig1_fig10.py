@@ -1,11 +1,11 @@
 """ZoRD, Figures 1 and 10: the derived GP of a function in one dimension, with its band.
 
 A function drawn from a GP with squared-exponential kernel is queried with noise. Figure 1 shows the posterior of the
-value (top) and of the derivative (bottom) for growing numbers n of queries over the whole domain. It shows the first
-seed; the verdicts use all seeds. Figure 10 compares the derived GP of queries in a window, [0, 3], with the GP of as
-many queries in the whole domain, [−6, 6]. It shows the first seed's function and derivative at the smallest n, and two
-errors against n: the derivative's error over the window and the function's error over the domain, each in prior
-standard deviations. The paper recovers the local derivative from 4 queries and the function from more than 8.
+value (top) and of the derivative (bottom) for growing numbers n of queries over the whole domain. Curves are of the
+first seed; the verdicts use all seeds. Figure 10 compares the derived GP of queries in a window, [0, 3], with the GP of
+as many queries in the whole domain, [−6, 6]. The panels show the first seed's function and derivative at the smallest
+n, and two errors against n: the derivative's error over the window and the function's error over the domain, each in
+prior standard deviations. The paper recovers the local derivative from 4 queries and the function from more than 8.
 
 Our choices where the paper gives no details: lengthscale 1, outputscale 1, noise standard deviation 0.05. Queries of
 Figure 1 are uniform over ten lengthscales; those of Figure 10 are uniform in the window and in the domain. A larger n
@@ -84,7 +84,7 @@ def posteriors(settings: Settings, x: Tensor, y: Tensor, grid: Tensor) -> dict[s
 def run_seed(settings: Settings, seed: int) -> Rows:
     """Records each estimate's squared error in prior variances, its coverage, and how often its variance rises with n.
 
-    It also records the curves of the first function.
+    The function also records the curves of the first draw.
     """
     generator, most = torch.Generator().manual_seed(seed), max(settings.num_queries)
     grid, places = torch.linspace(*settings.domain, settings.grid, dtype=torch.float64), dict(settings.places)

@@ -13,8 +13,8 @@ with several kernels at d = 80 (Figure 6b). Lines are means and standard errors 
   [−20, 20]^d is rescaled to [0, 10]^d (Appx. C).
 - In Figures 6a and 6b there are up to 200 queries, so that n exceeds d in every panel.
 - The kernels of Figure 6b are Matérn 1/2, 3/2, 5/2 and RBF. The paper's text names Matérn 1/2 and RBF, which it finds
-  slightly worse, and 5/2 (Appx. D.1). A Matérn 1/2 prior has no gradient. Its posterior mean has one except at the
-  data, where it has kinks; there the mean of the two one-sided gradients is used.
+  slightly worse, and 5/2 (Appx. D.1). A Matérn 1/2 prior has no gradient. The posterior mean has a gradient except at
+  the data, where it has kinks and the mean of the two one-sided gradients is used.
 
 *Figure 2b* compares the derived GP on 20 queries of a trajectory with finite differences that use more queries. At the
 trajectory's last point the derived GP estimates the gradient from the 20 existing queries. Finite differences use up to

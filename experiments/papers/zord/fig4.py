@@ -4,9 +4,9 @@ An MLP 54-30-14-7 (2,189 parameters) is trained on Covertype with cross-entropy 
 is minimized from θ = 0. The curves show the best improvement so far over the trained network, 100 (metric/metric* − 1)
 in per cent; they start at 0 and never fall.
 
-The paper draws (f(x₀) − f(x_T))/f(x₀) in per cent, and does not say whether its f is the metric or 1 − metric. It
-splits Covertype's 581,012 points into halves for training and test, trains with L-BFGS for 300 epochs, and uses Adam
-with rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
+The paper draws (f(x₀) − f(x_T))/f(x₀) in per cent, and does not say whether its f is the metric or 1 − metric. The
+paper splits Covertype's 581,012 points into halves for training and test, trains with L-BFGS for 300 epochs, and uses
+Adam with rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
 
 Our choices where the paper gives no details: the half on which the metric is computed, the box and the averaging are
 unknown. We train on 2,000 points (10,000 at the reduced scale) with Adam and compute the metric on 2,000 others.

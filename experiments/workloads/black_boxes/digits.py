@@ -25,7 +25,7 @@ BOUND = {8: 0.2, 28: 0.1}
 def victim(side: int, training: Training, seed: int) -> Victim:
     """Returns the seed's network for digits with ``side`` pixels per side.
 
-    It is trained in float64 on one thread, because rounding depends on the precision and the number of threads.
+    The network is trained in float64 on one thread, because rounding depends on precision and number of threads.
     """
     digits = images.digits(side)
     with small_algebra(0):
