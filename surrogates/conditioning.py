@@ -30,7 +30,7 @@ from surrogates.kernels.blocks import (
     prior_gradient_variance,
 )
 from surrogates.kernels.hessians import kernel_hessian, mean_hessian
-from surrogates.kernels.jets import data_jets
+from surrogates.kernels.jets import cross_jets
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
 from surrogates.linalg.rounding import remaining, remaining_covariance
@@ -97,9 +97,15 @@ class Conditioning:
         """The Hessian in z of the posterior mean minus the prior mean, at the points, ``... x q x d x d``."""
         return kernel_hessian(self.kernel, self.X, x, self.alpha)
 
-    def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
-        """The prior covariance of a jet with the observations, ``... x N x n`` (``kernels.jets.data_jets``)."""
-        return data_jets(self.kernel, x, self.X, U)
+    def across_jets(self, x: Tensor) -> Tensor:
+        """The prior covariance of the observations with the jets at x along all inputs, ``... x q x n x (1 + d + D)``.
+
+        Raises:
+            ValueError: If a stationary kernel does not have four derivatives at x = x'.
+        """
+        eye, none = (torch.ones(self.d, device=x.device).diag_embed()[:, :columns] for columns in (self.d, 0))
+        units, values = eye.expand(*x.shape, self.d), none.expand(*self.X.shape, 0)
+        return cross_jets(self.kernel, x, units, self.X, values).squeeze(-1)
 
     def prior_variance_at(self, x: Tensor) -> Tensor:
         """The prior variance of every partial derivative at x, ``... x q x d``, or ``batch x 1 x d`` if constant."""

@@ -129,12 +129,9 @@ class DerivativeConditioning(Conditioning):
 
         return AutomaticHessian(gradient, x, x.requires_grad or self.requires_grad).dense()
 
-    def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
-        """The prior covariance of a jet with the observations, ``... x N' x N`` (``kernels.jets.data_jets``)."""
-        observed = self.observations
-        eye = torch.eye(self.d, dtype=torch.float64, device=x.device).expand(*observed.X.shape, self.d)
-        blocks = cross_jets(self.kernel, x, U.unsqueeze(-3), observed.X, eye)[..., : observed.width]
-        return observed.among_columns(blocks).squeeze(-3)
+    def across_jets(self, x: Tensor) -> Tensor:
+        """See ``Conditioning``; ``... x q x N x (1 + d + D)``."""
+        return self._with_observations(x, 2).mT
 
     def _with_observations(self, x: Tensor, order: int) -> Tensor:
         """The prior covariance of the jets at x, per unit of z, with the observations, ``... x q x e x N``, float64."""

@@ -158,9 +158,12 @@ class HessianPosterior(PointPosterior):
     @cached_with_graph
     def _covariance(self) -> Tensor:
         """The covariance at every point in the model's units of outcome, ``... x q x D x D``, float64."""
-        conditioning, eye = self._conditioning, self._eye
-        prior = [prior_jets(conditioning.kernel, x, eye, conditioning.X) for x in self._points]
-        stacked = self._second(self._second(self._stacked(prior, jet_width(eye.shape[-1], 2))).mT)
+        conditioning, x, width = self._conditioning, self._x, jet_width(self._x.shape[-1], 2)
+        eye = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], -1, -1)
+        points = [x[..., j : j + 1, :] for j in range(x.shape[-2])]
+        prior = [prior_jets(conditioning.kernel, point, eye, conditioning.X) for point in points]
+        none = torch.zeros(*x.shape[:-2], 0, width, width, dtype=torch.float64, device=x.device)
+        stacked = self._second(self._second(torch.stack(prior, dim=-3) if prior else none).mT)
         whitened = torch.linalg.solve_triangular(conditioning.factor.unsqueeze(-3), self._across.mT, upper=False)
         return remaining_covariance(stacked, whitened.mT @ whitened)
 
@@ -168,22 +171,7 @@ class HessianPosterior(PointPosterior):
     def _across(self) -> Tensor:
         """The prior covariance of the second derivatives at every point with the data, ``... x q x D x N``, float64."""
         with torch.enable_grad():
-            jets = [self._conditioning.data_jets(x, self._eye) for x in self._points]
-            return self._second(self._stacked(jets, self._conditioning.num_observations).mT).mT
-
-    @property
-    def _eye(self) -> Tensor:
-        return torch.eye(self._x.shape[-1], dtype=self.dtype, device=self.device).expand(*self._x.shape[:-2], -1, -1)
-
-    @property
-    def _points(self) -> list[Tensor]:
-        return [self._x[..., j : j + 1, :] for j in range(self._x.shape[-2])]
-
-    def _stacked(self, jets: list[Tensor], width: int) -> Tensor:
-        """One matrix for each point, ``... x q x (1 + d + D) x width``, float64."""
-        d = self._x.shape[-1]
-        none = torch.zeros(*self._x.shape[:-2], 0, jet_width(d, 2), width, dtype=torch.float64, device=self.device)
-        return torch.stack(jets, dim=-3) if jets else none
+            return self._second(self._conditioning.across_jets(self._x)).mT
 
     def _second(self, jets: Tensor, pairs: bool = False) -> Tensor:
         """Covariances with jets at the points, ``... x q x r x (1 + d + D)``, as those with their second derivatives.

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot, scaled
 from surrogates.kernels.errors import no_gradient, no_hessian_covariance
 from surrogates.kernels.radial_jets import check_four_derivatives, stationary_cross_jets
@@ -30,19 +29,6 @@ from surrogates.kernels.stationary import StationaryKernel
 _AGREEMENT = 0.1
 _ROUNDING = 1e-12
 _GENERAL = "A kernel of the model that is no function of r² with known h''"
-
-
-def data_jets(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
-    """The prior covariance of the jet along U, ``... x d x p``, at x, ``... x 1 x d``, with f(X), ``... x N x n``."""
-    x, X, U = _seen(kernel, x, X, U)
-    if isinstance(kernel, StationaryKernel):
-        return _stationary_data_jets(kernel, x, X, U)
-    if isinstance(kernel, CompositeKernel):
-        parts = [data_jets(part, x, X, U) for part in kernel.parts]
-        jets = reduce(_Product(U.shape[-1]).rows if kernel.is_product else torch.add, parts)
-    else:
-        jets = _general_data_jets(kernel.functions, x, X, U)
-    return scaled(jets, kernel, 2)
 
 
 def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
@@ -141,11 +127,6 @@ class _Product:
         self._terms = _terms(p)
         self._others = self._terms if p2 is None else _terms(p2)
 
-    def rows(self, a: Tensor, b: Tensor) -> Tensor:
-        """The data's jets under the product, ``... x N x n``, from those under its factors."""
-        a, b = (pad(factor, (0, 0, 0, 1)) for factor in (a, b))
-        return torch.stack([a[..., i, :] * b[..., j, :] for i, j in self._terms]).sum(0)
-
     def covariance(self, a: Tensor, b: Tensor) -> Tensor:
         """The covariance of the product's jet, ``... x N x N``, from those of its factors' jets."""
         a, b = (pad(factor, (0, 1, 0, 1)) for factor in (a, b))
@@ -163,17 +144,6 @@ def _terms(p: int) -> list[tuple[list[int], ...]]:
     zeros = [(len(sums), len(sums))]
     filled = [terms + zeros * (4 - len(terms)) for terms in sums]
     return [tuple(map(list, zip(*terms, strict=True))) for terms in zip(*filled, strict=True)]
-
-
-def _stationary_data_jets(kernel: StationaryKernel, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
-    """o h, c a and c G + e a aᵀ with a = Uᵀ diag(1/ℓ²)(x − x_τ), for points and data that the kernel sees."""
-    o, G = kernel.outputscale.double(), _metric(kernel, U)
-    r2 = one_pass.squared_distances_to(kernel, X, x)
-    a = one_pass.differences_along(kernel, X, x, U.mT)
-    i, j = upper_triangle(U.shape[-1], U.device)
-    c, e = kernel.row_scales(r2), 4 * o * kernel.profile.h2(r2)
-    second = c * G[..., i, j].unsqueeze(-1) + e * a[..., i, :] * a[..., j, :]
-    return torch.cat([o * kernel.profile.h(r2), c * a, second], dim=-2)
 
 
 def _stationary_prior_jets(kernel: StationaryKernel, U: Tensor) -> Tensor:
@@ -194,19 +164,6 @@ def _metric(kernel: StationaryKernel, U: Tensor) -> Tensor:
     """G = Uᵀ diag(1/ℓ²) U, ``... x p x p``, float64."""
     U = U.double()
     return U.mT @ (kernel.precision.double().mT * U)
-
-
-def _general_data_jets(functions: KernelFunctions, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
-    z, X, U = x.double(), X.double(), U.double()
-    carries = _carries(functions, z, U)
-    z = z if z.requires_grad else z.detach().requires_grad_(True)
-    with torch.enable_grad():
-        blocks = functions.blocks(z, X, False)
-        first = _existing(functions, blocks.first, (U == 0).all(-1)[..., None, None, :]) @ U.unsqueeze(-3)
-        second = _derivatives_along(first, z, U)
-    i, j = upper_triangle(U.shape[-1], U.device)
-    jets = torch.cat([blocks.value.unsqueeze(-1), first, second[..., i, j]], dim=-1).squeeze(-3).mT
-    return jets if carries else jets.detach()
 
 
 def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
@@ -280,7 +237,7 @@ def _derivatives_along(values: Tensor, z: Tensor, U: Tensor) -> Tensor:
     They are forward derivatives of all values at once: the derivative of the backward pass in its input.
     """
     zeros = torch.zeros(*values.shape, U.shape[-1], dtype=values.dtype, device=values.device)
-    if not values.requires_grad:
+    if not values.requires_grad or not U.shape[-1]:
         return zeros
     fed = torch.zeros_like(values, requires_grad=True)
     (backward,) = torch.autograd.grad(values, z, fed, create_graph=True, allow_unused=True)
