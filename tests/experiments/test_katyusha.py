@@ -60,7 +60,7 @@ def test_gaps_stop_at_the_floor():
         max_queries=9000,
         smoothness=1.0,
         estimator="coordinates",
-        steps="constant",
+        step_schedule="constant",
         smoothing_radius=1e-9,
     )
     found = gaps(problem, opt, 30)

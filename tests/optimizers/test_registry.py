@@ -1,5 +1,6 @@
 import pytest
 
+import surrogates
 from optimizers import RGF, minimize
 from optimizers.core.options import check_choice, nearest_name, option_names, optional, positive
 from optimizers.registry import METHODS, method_class
@@ -41,3 +42,14 @@ def test_optional_numbers_and_choices():
 def test_a_former_name_still_works_with_a_warning():
     with pytest.warns(DeprecationWarning, match="now called 'least_squares_gradient'; optimizers.least_squares"):
         assert method_class("least_squares") is method_class("least_squares_gradient")
+
+
+def test_the_former_name_of_the_best_value_warns():
+    optimizer = RGF(start(), max_queries=20)
+    with pytest.warns(DeprecationWarning, match="now called best_fun"):
+        assert optimizer.best_y == optimizer.best_fun == float("inf")
+
+
+def test_the_former_name_of_map_outcomes_warns():
+    with pytest.warns(DeprecationWarning, match="now called map_outcomes"):
+        assert surrogates.of_each_outcome is surrogates.map_outcomes
