@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 from warnings import warn as _warn
 
-from surrogates.conditioning import Conditioning
 from surrogates.fourier.features import FingerprintError, FourierFeatures
 from surrogates.fourier.surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
 from surrogates.gradient_posterior import GradientPosterior
@@ -42,7 +41,6 @@ __all__ = [
     "ActiveSubspace",
     "Band",
     "Blocks",
-    "Conditioning",
     "DerivedGP",
     "Estimate",
     "FingerprintError",
