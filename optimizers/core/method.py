@@ -251,8 +251,11 @@ class MethodTools(ABC):
     ) -> Batch:
         """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
 
-        By default the base is the iterate, the step is ``next_id``, and H = 1.
+        ``rows`` numbers the directions: the same row gives the same direction. ``scales`` has a length for each row. By
+        default the base is the iterate, the step is ``next_id``, and H = 1.
         """
+        if isinstance(rows, int):
+            raise TypeError(f"{type(self).__name__} must ask for directions by a list of rows, got {rows}")
         step = self.next_id if step is None else step
         base = self._x if base is None else base
         lengths = torch.as_tensor(scales, dtype=torch.float64)

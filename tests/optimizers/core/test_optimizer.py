@@ -235,6 +235,7 @@ def test_a_method_that_asks_no_more_ends_with_its_result(workers):
         (lambda o: o._points_batch([[0.0, 0.0]]), r"Wrong must ask for points as a tensor, got \[\[0.0"),
         (lambda o: o._points_batch(torch.zeros(3, 4)), r"points of shape \(3, 4\): _ask .* q x 2"),
         (lambda o: o._directions_batch([0, 1], [0.5]), r"Wrong asks for directions of 2 rows .* shape \(1,\)"),
+        (lambda o: o._directions_batch(1, [0.5]), r"Wrong must ask for directions by a list of rows, got 1"),
         (lambda o: o._x[None], r"Wrong\._ask must return a Batch, .* got tensor"),
     ],
 )
