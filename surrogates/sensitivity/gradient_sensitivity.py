@@ -5,6 +5,8 @@ References:
         indices, Mathematics and Computers in Simulation 79, 2009.
     M. De Lozzo and A. Marrel, Estimation of the derivative-based global sensitivity measures using a Gaussian process
         metamodel, SIAM/ASA Journal on Uncertainty Quantification 4, 2016.
+    N. Wycoff, M. Binois and S. M. Wild, Sequential learning of active subspaces, Journal of Computational and
+        Graphical Statistics 30, 2021.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from surrogates.checks import check_integer, check_positive, positive_integer
 from surrogates.inference import outside_inference_mode
 from surrogates.sensitivity.active_subspace import ActiveSubspace
 from surrogates.sensitivity.averages import averaging_points, joint_moments
+from surrogates.sensitivity.closed_form import mean_outer_product
 from surrogates.sensitivity.estimate import Estimate
 
 _MORE, _FEW = 16, 32
@@ -33,9 +36,9 @@ class GradientSensitivity:
     The joint posterior of f and ∇f at the N points is sampled once, in O((Nd)³); each sample gives one value of every
     average, so that all averages have a posterior.
 
-    Averages over a box also have an integration error, which decreases with N. To reduce it, the posterior mean of
-    E ∇f ∇fᵀ is computed from 16 N points; the samples of each ∂ᵢf are then multiplied by a constant such that E (∂ᵢf)²
-    has this mean.
+    Averages over a box also have an integration error, which decreases with N. To reduce it, the posterior mean of E ∇f
+    ∇fᵀ is computed in closed form (RBF kernel, constant mean, affine input transform) or otherwise from 16 N points.
+    The samples of each ∂ᵢf are then multiplied by a constant such that E (∂ᵢf)² has this mean.
 
     All shapes below are for one outcome. With m > 1 outcomes, m is the last dimension of the batch. For a fully
     Bayesian model all results are for the mixture over hyper-parameter samples; for other models the uncertainty
@@ -80,7 +83,8 @@ class GradientSensitivity:
         mean, parts = joint.mean, is_ensemble(model)
         at_points = outer = _mean_outer_product(joint, covariance)
         if bounds is not None:
-            outer = _outer_product_at(model, bounds, _MORE * num_points, seed)
+            closed_form = mean_outer_product(model, bounds)
+            outer = _outer_product_at(model, bounds, _MORE * num_points, seed) if closed_form is None else closed_form
         measure = torch.diagonal(outer, dim1=-2, dim2=-1)
         # The mean has the smaller integration error: rescale the variances and samples at the N points to it.
         ratio = measure / torch.diagonal(at_points, dim1=-2, dim2=-1).clamp_min(torch.finfo(mean.dtype).tiny)
@@ -133,6 +137,8 @@ class GradientSensitivity:
 
     def active_subspace(self, scale: Tensor | None = None) -> ActiveSubspace:
         """The posterior of C = E (s ∘ ∇f)(s ∘ ∇f)ᵀ, with the eigenvalues and eigenvectors of C.
+
+        For a box and an RBF kernel, the posterior mean of C is exact (Wycoff, Binois and Wild 2021).
 
         Args:
             scale: The units s of the inputs, as in ``gradient_norm``.

@@ -118,7 +118,7 @@ def in_the_plane(kernel, batch=(), m=1, **options):
     return DerivedGP(X, Y, covar_module=configured(kernel.double()), likelihood=gaussian_likelihood(1e-3), **options)
 
 
-MODELS = {
+CLOSED_FORMS = {
     "rbf": lambda: in_the_plane(RBFKernel()),
     "scaled ard": lambda: in_the_plane(ScaleKernel(RBFKernel(ard_num_dims=2))),
     "one input": lambda: in_the_plane(ScaleKernel(RBFKernel(active_dims=[1]))),
@@ -127,22 +127,34 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_average_over_a_box_is_the_integral(name):
+@pytest.mark.slip(
+    "surrogates/sensitivity/closed_form.py",
+    "/ (2 * p) - 0.25 * (a - b).square()",
+    "/ (2 * p) + 0.25 * (a - b).square()",
+    "the sign of a second moment (Wycoff, Binois and Wild 2021)",
+)
+@pytest.mark.slip(
+    "surrogates/sensitivity/closed_form.py",
+    "linear + 0.5 * (b - a)",
+    "0.5 * (b - a)",
+    "a first moment without its linear part (Wycoff, Binois and Wild 2021)",
+)
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_the_closed_form_over_a_box_is_the_integral(name):
     # One end of the box is far from the data.
-    model, bounds = MODELS[name](), torch.tensor([[2.5, 3.2], [5.5, 8.0]], dtype=torch.float64)
+    model, bounds = CLOSED_FORMS[name](), torch.tensor([[2.5, 3.2], [5.5, 8.0]], dtype=torch.float64)
     ones = torch.ones(2, dtype=torch.float64)
-    found = GradientSensitivity(model, bounds=bounds, num_points=128, num_samples=200)
+    found = GradientSensitivity(model, bounds=bounds, num_points=8, num_samples=200)
     expected = gauss_legendre(model, bounds)
-    assert torch.allclose(found.active_subspace(ones).matrix, expected, rtol=5e-3, atol=5e-3 * float(expected.max()))
-    # The samples' mean follows the integral.
+    assert torch.allclose(found.active_subspace(ones).matrix, expected, rtol=1e-8, atol=1e-8 * float(expected.max()))
+    # Few points integrate badly; the samples' mean follows the integral.
     measure = found.derivative_measure()
     tolerance = 5 * (measure.variance / 200).sqrt() + 1e-12
     assert bool(((measure.samples.mean(0) - measure.mean).abs() < tolerance).all())
 
 
 @pytest.mark.parametrize("kernel", ["matern", "rbf"])
-def test_many_points_are_taken(kernel):
+def test_without_a_closed_form_many_points_are_taken(kernel):
     make = matern_kernel if kernel == "matern" else rbf_kernel
     added = make(0.9) if kernel == "matern" else make(0.9) + rbf_kernel(3.0, 0.1)
     model, bounds = in_the_plane(added), torch.tensor([[3.0, 3.0], [5.0, 5.0]], dtype=torch.float64)
