@@ -87,7 +87,7 @@ class Observations:
                 prior_jets(kernel, X[..., j : j + 1, :], eye, X)
 
     def _per_user_unit(self, blocks: Tensor) -> Tensor:
-        """Covariances with all entries, ``... x q x n x r x e``, per unit of z, as those per unit of x."""
+        """Converts covariances with whole jets, ``... x q x n x r x e``, from jets in z to jets in x."""
         slope, bend = (None if t is None else t.unsqueeze(-3) for t in (self.slope, self.bend))
         return per_user_unit(blocks, slope, bend)
 

@@ -180,7 +180,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Lists the last gap of each method for each lie and mean, the larger value over C."""
+    """Lists the last gap of each method for each lie and mean, at the worse heterogeneity C."""
     lines = []
     for method, lie in itertools.product(settings.methods, LIES):
         cells = []
@@ -195,8 +195,8 @@ def table(settings: Settings, rows: Rows) -> Table:
         lines.append((f"{method}, {lie}", *cells))
     over = " and ".join(f"{c:g}" for c in settings.heterogeneities)
     caption = (
-        f"F − min F after {settings.rounds} rounds, mean over seeds, the larger value over C = {over}. Harmed: above "
-        "three times the value without a lie, plus a fifth."
+        f"F − min F after {settings.rounds} rounds, mean over seeds at the worse C of {over}. Harmed: above three "
+        "times the value without a lie, plus a fifth."
     )
     return Table(("method and lie", *MEANS), tuple(lines), caption)
 

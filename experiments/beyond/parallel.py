@@ -42,7 +42,7 @@ MARGIN = 0.3
 """Largest allowed increase of the log10 gap by q concurrent queries instead of one, at equal queries."""
 
 AHEAD = -0.5
-"""Required difference of the log10 gap at equal rounds: a third of the gap."""
+"""Required change of the log10 gap by q concurrent queries instead of one, at equal rounds: to a third of the gap."""
 
 COLORS = {1: plotting.BLACK, 4: plotting.SKY, 8: plotting.BLUE, 16: plotting.PURPLE}
 LINES = {"informed": ("o", "-"), "workers": ("s", "-."), "random": ("^", ":")}

@@ -44,7 +44,7 @@ OURS = ("settling", "rate 0.01")
 """The rules for FZooS; the first is its default."""
 
 LEAD = 2.0
-"""Required lead of the settling rate over the constant rate without noise, in log10."""
+"""Required lead of the settling rate over the constant rate in cells without noise, in log10."""
 
 LED = (0.5, 5.0)
 """The values of C at which this lead is required."""

@@ -164,7 +164,7 @@ class Host:
         self._clients = {}
 
     def take_over(self, number: int, evaluator: Evaluator, gradient: Gradient | None) -> None:
-        """Adds a client's objective and gradient from another process."""
+        """Stores a client's objective and gradient, which another process has sent."""
         assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
         self._traced |= evaluator.traced
         self.evaluators[number] = replace(evaluator, traced=self._traced)

@@ -182,7 +182,7 @@ def status(given: Namespace) -> int:
 
 @command("", "", "")
 def app(given: Namespace) -> int:
-    """Prints the app's folder, for use with flwr run itself."""
+    """Prints the app's folder, to be passed to Flower's own flwr run."""
     sys.stdout.write(f"{APP}\n")
     return 0
 

@@ -18,7 +18,7 @@ from optimizers.core.constraints import Group, as_matrix, as_numbers, check_size
 from optimizers.core.values import InvalidValueError
 
 STEP = 1.5e-8
-"""The step of a cheap constraint's forward differences, relative to the larger of the coordinate and its unit."""
+"""The step of a cheap constraint's forward differences, relative to the larger of |xᵢ| and its typical change."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@
 - **Evaluations from outside.** A class with a model of f sets ``has_model`` and defines ``_take_history``. Then users
   may pass a ``history``, tell values of other points, and omit x0. A model with a noise variance for each value sets
   ``takes_variances``.
-- **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
-  failed to the best point. A hook that raises must not have changed the state.
+- **Failures.** ``_tell`` is also called when some or all values are NaN. After a failure at the iterate,
+  ``retreat()`` moves the iterate to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
   of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base class saves
   and restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because

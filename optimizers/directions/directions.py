@@ -25,7 +25,7 @@ DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
 
 STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
 CHUNK, DEVICE_CHUNK = 1 << 16, 1 << 22
-"""Coordinates made at a time on the CPU, and on an accelerator, where launches would cost more than small chunks."""
+"""Number of coordinates made at a time on the CPU, and on an accelerator (more, since every chunk costs a launch)."""
 WIDE = (torch.float32, torch.float64)
 Device = torch.device | str | None
 MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
@@ -339,7 +339,7 @@ def _chunks(size: int, device: torch.device) -> Iterator[tuple[int, int]]:
 
 
 def chunk_size(device: torch.device) -> int:
-    """The coordinates made at a time on a device."""
+    """The number of coordinates made at a time on a device."""
     return CHUNK if device.type == "cpu" else DEVICE_CHUNK
 
 

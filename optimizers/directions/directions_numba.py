@@ -2,7 +2,7 @@
 
 The kernels give the numbers of `philox.words`, `normal.normals`, `fixed_order` and `metric` bit for bit; a test
 compares every kernel with its torch counterpart. fastmath is off, so that LLVM neither reassociates nor contracts to
-fused multiply-adds. Loops run over arrays that fit into a fast cache, so that compilers vectorize them for any CPU.
+fused multiply-adds. Kernels loop over arrays that fit into a fast cache; compilers vectorize such loops for any CPU.
 """
 
 import math

@@ -25,7 +25,7 @@ except ImportError:
     _compiled = None
 
 CHUNK = 1 << 18
-"""Coordinates processed at a time on the CPU; temporaries are a few chunks, about 5 MB, for any d."""
+"""Number of coordinates processed at a time on the CPU; temporaries are a few chunks, about 5 MB, for any d."""
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -198,8 +198,7 @@ class Checkpoint:
                     self._journal.write("lost")
         elif begun is None or begun[3]:
             raise ValueError(
-                f"{self.path} is missing, and {self._journal_path} does not begin with the first query: "
-                "restore either file"
+                f"{self.path} is missing, and {self._journal_path} does not have the first queries: restore {self.path}"
             )
         self._replay(events, done)
         kinds = [event[0] for event in events if event and event[0] not in ("budget", "version")]

@@ -88,10 +88,10 @@ def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def per_user_unit(jets: Tensor, slope: Tensor | None, bend: Tensor | None) -> Tensor:
-    """Converts covariances with jets along the transformed inputs z to the user's inputs x, by the chain rule.
+    """Converts covariances with jets in the transformed inputs z to jets in the user's inputs x, by the chain rule.
 
     Args:
-        jets: The covariances, ``... x n x r x e``, with the value and first derivatives, or with all entries.
+        jets: The covariances of r numbers with n jets, ``... x n x r x e``; e is 1 + d, or N with second derivatives.
         slope: dz/dx at the n points, ``... x n x d`` or ``... x 1 x d``, or None if it is 1.
         bend: d²z/dx² at the points, or None if it is 0.
     """

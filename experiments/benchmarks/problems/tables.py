@@ -65,7 +65,7 @@ def scores(board: Board, columns: Sequence[Part]) -> Table:
 
 
 def values(records: Sequence[Record]) -> Table:
-    """Returns the mean least value of each method on each black box over its instances, with its standard error."""
+    """Returns each method's least value on each black box: the mean over instances, with its standard error."""
     names = list(dict.fromkeys(record.run.problem.function for record in records))
     rows = []
     for method in dict.fromkeys(record.run.method for record in records):

@@ -38,7 +38,7 @@ from surrogates import plotting
 
 LAST_DIGIT = "distance in units of the last printed digit"
 HALF = 0.5 + 1e-9
-"""Largest distance of a correctly rounded number, in units of its last digit."""
+"""Largest distance between a number and its rounded value, in units of the last digit."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -138,7 +138,7 @@ COMPARISONS = (
     ("least_squares", "relative_error", True),
     ("orthonormal_differences", "relative_error", True),
 )
-"""Baseline, metric, and whether the comparison is a control, since the paper compares with finite differences only."""
+"""Baseline, metric, and whether the comparison is a control: the paper compares with finite differences only."""
 
 
 def judge_against(baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], setting: str) -> Verdict:

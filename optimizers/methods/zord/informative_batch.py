@@ -1,4 +1,4 @@
-"""Chooses queries besides an iterate z that are jointly most informative about ∇f(z).
+"""Chooses the queries that, together with the iterate z, are most informative about ∇f(z).
 
 The covariance of ∇f(z) under a Gaussian process does not depend on values. Therefore the process can be conditioned on
 pending points, including z, before their values arrive.
