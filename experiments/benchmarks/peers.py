@@ -122,13 +122,13 @@ def _gradient_of(problem: Problem, mean: Callable[[Tensor], Tensor]) -> Call:
 
 
 def autograd_by_hand(problem: Problem) -> Call:
-    """Prepares the gradient mean by autograd of k(x, X) α with cached α."""
+    """Prepares the gradient of the posterior mean k(x, X) α by autograd, with cached α."""
     alpha = problem.gp.conditioning.alpha
     return _gradient_of(problem, lambda x: _kernel(x, problem.X, problem.lengthscale) @ alpha)
 
 
 def botorch_autograd(problem: Problem) -> Call:
-    """Prepares the gradient mean by autograd of the posterior mean of BoTorch's ``SingleTaskGP``."""
+    """Prepares the gradient of the posterior mean of BoTorch's ``SingleTaskGP`` by autograd."""
     model = problem.model(SingleTaskGP)
     return _gradient_of(problem, lambda x: model.posterior(x.unsqueeze(-2)).mean)
 

@@ -39,7 +39,7 @@ from optimizers.first_order import adam
 from surrogates import plotting
 
 MARGIN = 0.3
-"""Largest allowed increase of the log10 gap by q concurrent queries instead of one, at equal queries."""
+"""Claimed bound on the log10 gap with q concurrent queries minus that with one, at equal queries."""
 
 AHEAD = -0.5
 """Required change of the log10 gap by q concurrent queries instead of one, at equal rounds: to a third of the gap."""

@@ -73,7 +73,7 @@ def matrix(
     """Draws a matrix of panels with one legend below.
 
     Args:
-        lines: what the lines of panels show.
+        lines: what the rows of panels show.
         columns: what the columns of panels show, by title.
         draw: draws a panel, called as ``draw(axes, line, column)``.
         xlabels: as for ``label_panels``.

@@ -124,7 +124,7 @@ class RoundSkipped(Exception):
 
 
 class NoReportError(RuntimeError):
-    """Raised if a client has nothing to report in a phase, with the reason."""
+    """Raised, with the reason, if a client has nothing to report in a phase."""
 
 
 class Algorithm(ABC):

@@ -139,7 +139,7 @@ def opened(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Fr
     """Checks the length (at most ``limit``), format, digest and header of a message, without building its tensors.
 
     Raises:
-        MessageError: if the bytes are not the output of ``encode``, with the reason.
+        MessageError: with the reason, if the bytes are not the output of ``encode``.
         TypeError: if the data are not bytes.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
@@ -172,10 +172,10 @@ def frame_limit(payload: int) -> int:
 
 
 def read_header(text: bytes) -> tuple[Message, list[Entry]]:
-    """Parses a header into the message without its tensors, and the tensors' entries.
+    """Parses a header; returns the message without its tensors, and the tensors' entries.
 
     Raises:
-        MessageError: if the header is not the output of ``header_of``, with the reason.
+        MessageError: with the reason, if the header is not the output of ``header_of``.
     """
     try:
         header = json.loads(text, parse_constant=_refuse_constant)

@@ -41,7 +41,7 @@ def received(
         body: the receiver's own checks of the whole message.
 
     Raises:
-        MessageError: if the content is refused, with the reason; no other exception is raised.
+        MessageError: with the reason, if the content is refused; no other exception is raised.
     """
     with refusing():
         limit = frame_limit(max(algorithm.specification(kind, phase).max_bytes for phase in phases))

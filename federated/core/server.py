@@ -170,7 +170,7 @@ class Server(ABC):
         """Validates and returns client ``sender``'s report of the current phase without changing the state.
 
         Raises:
-            MessageError: if the report is refused, with the reason.
+            MessageError: with the reason, if the report is refused.
         """
         a, head, body = self.algorithm, self._check_address, self._check_body
         return received(content, Report, a, a.exchanges, sender=sender, head=head, body=body)

@@ -45,7 +45,7 @@ def frame_in(content: RecordDict) -> Frame:
     Flower detects damaged records by their SHA-256.
 
     Raises:
-        MessageError: if the records are not the output of ``records_of``, with the reason.
+        MessageError: with the reason, if the records are not the output of ``records_of``.
     """
     with refusing():
         described, arrays = content.get(HEADER), content.get(ARRAYS)

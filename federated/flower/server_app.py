@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the federation described by the run config, and writes its results to the folder ``output``.
 
     Raises:
-        ValueError, TypeError: if the run config is refused, with the reason.
+        ValueError, TypeError: with the reason, if the run config is refused.
         NoClientError: if clients do not connect, or cannot take part.
     """
     _log_to_run()

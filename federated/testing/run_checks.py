@@ -43,7 +43,7 @@ def check_descent(factory: Factory, promises: Promises) -> None:
 
 
 def check_ledger(factory: Factory, promises: Promises) -> None:
-    """The ledger's queries equal the objectives' counts, and the ledger has the bytes of every client and round."""
+    """The ledger's queries equal the objectives' counts, and bytes are recorded for every client and round."""
     objectives = problem()
     federation = make(factory, promises, objectives)
     records = run(federation, 3)

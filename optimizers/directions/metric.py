@@ -55,8 +55,8 @@ def add_over_root(
 ) -> Tensor:
     """Adds scale · H^(−1/2) u(step, row) to x in place; x holds coordinates start, start + 1, … of a point.
 
-    Every operation is rounded once, in float64 or, for a narrower x, in float32; a narrow result is rounded again. H >
-    0 has ``compute_dtype(x.dtype)``; a coordinate with H = inf does not change. No temporary has size d.
+    Every operation is rounded once, to float64 for float64 x, else to float32; a narrower x is rounded again at the
+    end. H > 0 has ``compute_dtype(x.dtype)``; a coordinate with H = inf does not change. No temporary has size d.
     """
     dtype, device = compute_dtype(x.dtype), x.device
     compiled = _compiled if device.type == "cpu" and directions.distribution in ("normal", "rademacher") else None

@@ -52,7 +52,7 @@ CLOSE = 0.1
 """A method is "not behind" a rival if its mean log10 gap exceeds the rival's by at most this."""
 
 MARGIN = 0.3
-"""Largest allowed increase of the log10 gap by eight concurrent queries, as in ``beyond-parallel``."""
+"""Claimed bound on the log10 gap with eight concurrent queries minus that with one, as in ``beyond-parallel``."""
 
 DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo}
 """Modules that implement a rival's loop here; the page shows their docstrings."""

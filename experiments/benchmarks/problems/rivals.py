@@ -1,7 +1,7 @@
 """The compared methods: name, function, the problems on which each one runs, and why.
 
 All methods have the same start, the same number of queries and the same box. CMA-ES samples around the start without
-querying it. COBYQA moves a start that is closer to a bound than its initial radius onto the bound or away from it. Our
+querying it. If the start is closer to a bound than COBYQA's initial radius, COBYQA moves it onto the bound or away. Our
 methods run through ``minimize`` with their defaults; RGF and PRGF may leave up to one step's queries unused. Outside
 methods use their own defaults (``optimizers.comparison.outside``). If an outside method stops before its budget is
 spent, it restarts at a uniform point of the box; this can only help, since the best value counts.

@@ -217,7 +217,7 @@ def plot_more(settings: Settings, rows: Rows) -> Figure | None:
 
 
 def _drawn(settings: Settings, rows: Rows, methods: Sequence[str], axes_of: Mapping[str, tuple[str, int]]) -> Figure:
-    """Draws a line for each horizontal axis, given its label, its column in the records and the baselines' Q."""
+    """Draws a row of panels for each horizontal axis, given its label, its column in the records and baselines' Q."""
 
     def draw(panel: Axes, axis: tuple[str, tuple[str, int]], value: float) -> None:
         xlabel, (x, directions) = axis

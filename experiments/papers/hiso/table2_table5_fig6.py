@@ -129,7 +129,7 @@ def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> 
 
 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
-    """Draws the best score and the bytes sent until that score: a line per model, two columns per task."""
+    """Draws the best score and the bytes sent to reach it: a row of panels per model, two columns per task."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
     measures = {"best score": best, "bytes until it": language.bytes_until_best}
 

@@ -95,7 +95,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Draws the final gaps of every measure at its thresholds: a line per problem, a column per measure."""
+    """Draws the final gaps of every measure at its thresholds: a row of panels per problem, a column per measure."""
     names, relative = list(dict(settings.problems)), descent.relative_to_first(rows)
     columns = {name.replace("_", " "): i for i, (name, _) in enumerate(settings.thresholds)}
 

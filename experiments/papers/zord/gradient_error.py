@@ -105,7 +105,7 @@ def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, no
 
 
 def local_queries(x: Tensor, smoothing_radius: float, num_queries: int, seed: int) -> Tensor:
-    """Returns x and points x + λu with u standard normal, ``num_queries x d``; a larger number only adds points."""
+    """Returns x and points x + λu, u standard normal, ``num_queries x d``; a larger ``num_queries`` appends points."""
     return FiniteDifferences(num_queries - 1, smoothing_radius, distribution="normal", seed=seed).points(x)
 
 

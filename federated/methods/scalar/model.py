@@ -99,7 +99,7 @@ class ScalarModel:
 
 
 def digest_of(vectors: Mapping[str, Tensor], floor: float) -> str:
-    """Returns the SHA-256 of a model's vectors and floor, in hexadecimal, without copying vectors on the CPU."""
+    """Returns the SHA-256 of a model's vectors and floor, in hexadecimal; vectors on the CPU are not copied."""
     found = hashlib.sha256(floor.hex().encode())
     for name, tensor in vectors.items():
         found.update(f"{name} {tensor.dtype} {tensor.numel()}".encode())

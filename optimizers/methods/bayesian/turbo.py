@@ -45,13 +45,13 @@ class TuRBO(Optimizer):
     follows ``TrustRegionRule``. A region with L < ``length_min`` is replaced by a new one with its own initial design.
 
     **Thompson sampling.** For each of the q queries of a batch, every region's joint posterior is sampled at the
-    region's candidates. The candidate of least sample over all regions is queried, so that regions compete. Candidates
-    are Sobol' points in the region; each of their coordinates is kept with probability min(20/d, 1) and otherwise
-    replaced by the center's coordinate.
+    region's candidates. The candidate with the least sample over all regions is queried, so that regions compete.
+    Candidates are Sobol' points in the region; each of their coordinates is kept with probability min(20/d, 1) and
+    otherwise replaced by the center's coordinate.
 
-    An idle worker gets the initial design of a region without a model if there is one, otherwise one more query by
-    Thompson sampling. A value that arrives after its region has ended does not change the other regions. A history and
-    values of points that were not asked for enter the first region; points outside the bounds are left out.
+    An idle worker gets an initial design if a region still needs one, otherwise one more query by Thompson sampling. A
+    value that arrives after its region has ended does not change the other regions. The first region takes a history,
+    and values of points that were not asked for; points outside the bounds are left out.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or with ``noisy=True``
     of least posterior mean. The initial design is a Latin hypercube; x0 replaces its first point in the first region.

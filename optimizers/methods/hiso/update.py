@@ -54,7 +54,7 @@ def update(
         m ← βm + (1 − β)Δx (m = Δx if ``momentum`` is None),    x ← x − η m,
         H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)   if ``learning`` is given.
 
-    Every operation is one IEEE operation in float64, or in float32 for a narrower x, which is then rounded once.
+    Every operation is one IEEE operation, in float64 for float64 x, else float32; a narrower x is rounded at the end.
 
     Args:
         x: the point, floating, shape ``d``.

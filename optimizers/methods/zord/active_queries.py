@@ -15,7 +15,7 @@ LEVELS = 4
 """The number of distances from x at which candidates lie."""
 
 UNCERTAIN = 8
-"""The number of directions of large gradient uncertainty along which candidates lie, on both sides of x."""
+"""Candidates lie along this many directions of large gradient uncertainty, on both sides of x."""
 
 POWERS = 4
 """The number of power iterations that turn random directions towards those of large gradient uncertainty."""
