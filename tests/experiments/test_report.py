@@ -217,7 +217,7 @@ def test_settings_are_rebuilt_or_refused():
     changed = dataclasses.replace(experiment.settings("paper"), num_queries=(7, 8))
     assert settings_of(experiment, {"settings": results.as_json(changed)}) == (changed, "other")
     assert settings_of(experiment, {"settings": results.as_json(experiment.settings("quick"))})[1] == "quick"
-    with pytest.raises(ResultsError, match=r"settings differ .* in gone; run it again"):
+    with pytest.raises(ResultsError, match=r"settings differ .* in gone; run the experiment again"):
         settings_of(experiment, {"settings": {**results.as_json(changed), "gone": 1}})
 
 
