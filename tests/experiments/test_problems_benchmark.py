@@ -573,7 +573,7 @@ LONG = ("problems-bbob", "problems-bbob-largescale", "problems-bbob-constrained"
 def test_a_published_scoreboard_follows_from_its_records(name, tmp_path):
     records = page.read_records(PUBLISHED, name)
     instances = range(11, 21) if name == "problems-real" else PUBLISHED_INSTANCES
-    instances = page.FRESH if name.endswith("-fresh") else instances
+    instances = page.FRESH if name.endswith(("-fresh", "-tuning")) else instances
     assert all(r.run.problem.instance in instances and not r.failure for r in records)
     assert page.take_over(PUBLISHED, name, tmp_path, 100) == f"{len(records)} runs"
     for ending in ("settings.json", "txt"):

@@ -41,7 +41,7 @@ VARIANTS = {
         Promises(convergence=1e-9, seeded=False),
     ),
     "projected_zo-coordinates": (
-        method_factory("projected_zo", estimator="coordinates", steps="constant"),
+        method_factory("projected_zo", estimator="coordinates", step_schedule="constant"),
         Promises(convergence=1e-9, seeded=False),
     ),
 }
