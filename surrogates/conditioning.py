@@ -30,7 +30,7 @@ from surrogates.kernels.blocks import (
     prior_gradient_variance,
 )
 from surrogates.kernels.hessians import kernel_hessian, mean_hessian
-from surrogates.kernels.jets import cross_jets
+from surrogates.kernels.jets import unit_jets
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
 from surrogates.linalg.rounding import remaining, remaining_covariance
@@ -103,9 +103,7 @@ class Conditioning:
         Raises:
             ValueError: If a stationary kernel does not have four derivatives at x = x'.
         """
-        eye, none = (torch.ones(self.d, device=x.device).diag_embed()[:, :columns] for columns in (self.d, 0))
-        units, values = eye.expand(*x.shape, self.d), none.expand(*self.X.shape, 0)
-        return cross_jets(self.kernel, x, units, self.X, values).squeeze(-1)
+        return unit_jets(self.kernel, x, self.X, 2, 0).squeeze(-1)
 
     def prior_variance_at(self, x: Tensor) -> Tensor:
         """The prior variance of every partial derivative at x, ``... x q x d``, or ``batch x 1 x d`` if constant."""

@@ -14,9 +14,9 @@ from gpytorch.means import ConstantMean, Mean, ZeroMean
 from torch import Tensor
 
 from surrogates.conditioning import Conditioning
-from surrogates.kernels.blocks import KernelSnapshot, is_uniform, kernel_blocks
+from surrogates.kernels.blocks import KernelSnapshot, is_uniform
 from surrogates.kernels.hessians import AutomaticHessian, check_has_hessian, mean_hessian
-from surrogates.kernels.jets import cross_jets, per_user_unit, prior_jets, upper_triangle
+from surrogates.kernels.jets import jet_width, per_user_unit, prior_jets, unit_jets, upper_triangle
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,34 +137,3 @@ class DerivativeConditioning(Conditioning):
         """The prior covariance of the jets at x, per unit of z, with the observations, ``... x q x e x N``, float64."""
         observed = self.observations
         return observed.among_columns(unit_jets(self.kernel, x, observed.X, order, observed.order))
-
-
-def jet_width(d: int, order: int) -> int:
-    """The number of entries of a jet of order 0, 1 or 2 in d inputs: 1, 1 + d or 1 + d + d(d+1)/2."""
-    return (1, 1 + d, 1 + d + d * (d + 1) // 2)[order]
-
-
-def unit_jets(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, order1: int, order2: int) -> Tensor:
-    """The prior covariance of the jets at x with the jets at x', per unit of each input, ``... x q x n x e x e'``.
-
-    Args:
-        kernel: The kernel.
-        x1: The points x, ``... x q x d``.
-        x2: The points x', ``... x n x d``.
-        order1: The order of the jets at x: 0, 1 or 2.
-        order2: The order of the jets at x'.
-    """
-    x1, x2, d = x1.double(), x2.double(), x1.shape[-1]
-    if max(order1, order2) == 2:
-        eye = torch.eye(d, dtype=torch.float64, device=x1.device)
-        jets = cross_jets(kernel, x1, eye.expand(*x1.shape, d), x2, eye.expand(*x2.shape, d))
-        return jets[..., : jet_width(d, order1), : jet_width(d, order2)]
-    blocks = kernel_blocks(kernel, x1, x2, mixed=order1 == order2 == 1)
-    rows = blocks.value.unsqueeze(-1)
-    if order2:
-        rows = torch.cat([rows, blocks.second], dim=-1)
-    rows = rows.unsqueeze(-2)
-    if order1:
-        below = blocks.first.unsqueeze(-1)
-        rows = torch.cat([rows, below if blocks.mixed is None else torch.cat([below, blocks.mixed], dim=-1)], dim=-2)
-    return rows

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from surrogates.conditioning import Conditioning
-from surrogates.derivative_conditioning import jet_width, unit_jets
 from surrogates.gradient_posterior import outputs_last
 from surrogates.inference import cached_with_graph, outside_inference_mode
 from surrogates.kernels.hessians import check_has_hessian, mean_hessian
-from surrogates.kernels.jets import per_user_unit, prior_jets, upper_triangle
+from surrogates.kernels.jets import jet_width, per_user_unit, prior_jets, unit_jets, upper_triangle
 from surrogates.linalg.cholesky import covariance_root
 from surrogates.linalg.rounding import remaining_covariance
 from surrogates.point_posterior import PointPosterior

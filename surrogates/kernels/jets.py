@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot, scaled
+from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot, kernel_blocks, scaled
 from surrogates.kernels.errors import no_gradient, no_hessian_covariance
 from surrogates.kernels.radial_jets import check_four_derivatives, stationary_cross_jets
 from surrogates.kernels.registry import KernelFunctions
@@ -79,6 +79,38 @@ def cross_jets(kernel: KernelSnapshot, x1: Tensor, U1: Tensor, x2: Tensor, U2: T
     else:
         found = _general_cross_jets(kernel.functions, x1, U1, x2, U2)
     return scaled(found, kernel, 4)
+
+
+def jet_width(d: int, order: int) -> int:
+    """The number of entries of a jet of order 0, 1 or 2 in d inputs: 1, 1 + d or 1 + d + d(d+1)/2."""
+    return (1, 1 + d, 1 + d + d * (d + 1) // 2)[order]
+
+
+def unit_jets(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, order1: int, order2: int) -> Tensor:
+    """The prior covariance of the jets at x with the jets at x', per unit of each input, ``... x q x n x e x e'``.
+
+    Args:
+        kernel: The kernel.
+        x1: The points x, ``... x q x d``.
+        x2: The points x', ``... x n x d``.
+        order1: The order of the jets at x: 0, 1 or 2.
+        order2: The order of the jets at x'.
+    """
+    x1, x2, d = x1.double(), x2.double(), x1.shape[-1]
+    if max(order1, order2) == 2:
+        eye = torch.eye(d, dtype=torch.float64, device=x1.device)
+        U1, U2 = (eye[:, : d if order else 0].expand(*x.shape, -1) for x, order in ((x1, order1), (x2, order2)))
+        jets = cross_jets(kernel, x1, U1, x2, U2)
+        return jets[..., : jet_width(d, order1), : jet_width(d, order2)]
+    blocks = kernel_blocks(kernel, x1, x2, mixed=order1 == order2 == 1)
+    rows = blocks.value.unsqueeze(-1)
+    if order2:
+        rows = torch.cat([rows, blocks.second], dim=-1)
+    rows = rows.unsqueeze(-2)
+    if order1:
+        below = blocks.first.unsqueeze(-1)
+        rows = torch.cat([rows, below if blocks.mixed is None else torch.cat([below, blocks.mixed], dim=-1)], dim=-2)
+    return rows
 
 
 def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -27,9 +27,10 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from surrogates.checks import check_data, check_every_outcome, check_same_kind
-from surrogates.derivative_conditioning import DerivativeConditioning, Observations, jet_width, unit_jets
+from surrogates.derivative_conditioning import DerivativeConditioning, Observations
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
+from surrogates.kernels.jets import jet_width, unit_jets
 from surrogates.kernels.makers import NOISE_AS_GIVEN, gaussian_likelihood
 from surrogates.linalg.cholesky import extended_factor, jittered_factor
 from surrogates.models.caches import CachedConditioning, ModelSnapshot, prior_mean
