@@ -46,8 +46,8 @@
 - **Acceptance.** An algorithm that sends x in each round may set ``self.asks_acceptance``, as FedZO's option ``accept``
   does. The base class then adds a phase in which clients report their values; if F did not fall, ``Server._take_back``
   restores x.
-- **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate`` does. The base
-  class then adds η/η₀ to the values of a round's first broadcast, where ``settling.rate_in`` reads it.
+- **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate_schedule`` does.
+  The base class then adds η/η₀ to the values of a round's first broadcast, where ``settling.rate_in`` reads it.
 - **Catching up.** If a client's state is too old for a broadcast, ``_receive`` raises ``BehindError`` before it changes
   anything. The engine passes ``Client._position`` to the server and ``Server._catch_up`` to ``Client._catch_up``, and
   then repeats the broadcast. Specify the two messages as phases ``"position"`` and ``"catch_up"``, and set ``personal =

@@ -18,7 +18,7 @@ from federated.core.messages import Broadcast, MessageError
 
 Rate = Literal["constant", "settling"]
 RATES: tuple[Rate, ...] = ("constant", "settling")
-"""Values of the option ``rate``."""
+"""Values of the option ``rate_schedule``."""
 
 REVERSED, ALIGNED = 0.0, 0.5
 """The rate decreases if the cosine is below the first number, and increases if it is above the second."""
