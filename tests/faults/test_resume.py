@@ -15,6 +15,7 @@ import torch
 
 from optimizers import L1, RGF, minimize, run, scipy_method
 from optimizers.running import checkpoint
+from optimizers.running.version import fingerprint
 from optimizers.testing import quadratic, start
 from tests.faults.harness import BOUNDS, OPTIONS, X0, forked, kill, same, summary
 
@@ -160,7 +161,33 @@ def test_functions_without_source_are_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fun", ["lambda x: 1.0 if x in {'a', 'b', 'c', 'd'} else 2.0", "lambda x: max(x, key=lambda y: -y)"]
+    "old, new",
+    [
+        ("lambda x, k=1: k", "lambda x, k=2: k"),
+        ("lambda x, *, k=(1, 'a'): k", "lambda x, *, k=(1, 'b'): k"),
+        ("lambda x: [row['a'] for row in x]", "lambda x: [row['b'] for row in x]"),
+        ("lambda x: sum(row['a'] for row in x)", "lambda x: sum(row['b'] for row in x)"),
+    ],
+)
+def test_defaults_and_texts_of_comprehensions_are_compared(old, new):
+    assert fingerprint(eval(old)) == fingerprint(eval(old)) != fingerprint(eval(new))
+
+
+def test_a_default_that_keeps_values_is_not_compared():
+    def remembering(x, known={}):  # noqa: B006
+        return known.setdefault(x, x)
+
+    before = fingerprint(remembering)
+    assert remembering(1.0) == 1.0 and fingerprint(remembering) == before
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        "lambda x: 1.0 if x in {'a', 'b', 'c', 'd'} else 2.0",
+        "lambda x: max(x, key=lambda y: -y)",
+        "lambda x, k=len, j=object(): k",
+    ],
 )
 def test_a_fingerprint_is_that_of_another_process(fun):
     lines = f"from optimizers.running.version import fingerprint; print(fingerprint({fun}))"
