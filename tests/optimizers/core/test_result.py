@@ -161,7 +161,7 @@ def test_rows():
         assert list(frame.columns) == ["y", "best_y", "failed", "x0", "x1", "x2"]
         assert frame.index.name == "query" and list(frame.index) == list(range(1, 11))
         np.testing.assert_array_equal(frame.y, VALUES)
-        np.testing.assert_array_equal(frame.best_fun, running_minimum(np.array(VALUES)))
+        np.testing.assert_array_equal(frame.best_y, running_minimum(np.array(VALUES)))
         assert frame.failed.dtype == bool and list(frame.failed) == [math.isnan(v) for v in VALUES]
         np.testing.assert_array_equal(frame[["x0", "x1", "x2"]], result.history.x.numpy())
     assert list(made(points=False).to_dataframe().columns) == ["y", "best_y", "failed"]
