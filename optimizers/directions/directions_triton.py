@@ -18,7 +18,7 @@ LARGEST, TWO_LOG_2, ANGLE = (tl.constexpr(c) for c in (normal.LARGEST, normal.TW
 L0, L1, L2, L3, L4, L5, L6 = (tl.constexpr(c) for c in normal.LOG)
 S0, S1, S2 = (tl.constexpr(c) for c in normal.SIN)
 C0, C1, C2 = (tl.constexpr(c) for c in normal.COS)
-BLOCK = 256
+BLOCK, MOST_ROWS = 256, 65535  # CUDA's limit for the second axis of a grid
 
 
 @triton.jit
@@ -45,11 +45,11 @@ def _store(line, at, width, z):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _fill(out, words, first, start, width, signs: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Fills a row of out; words has the key, the third and fourth word of the counter, and the numbers of the rows."""
+def _fill(out, words, low, first, start, width, signs: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Fills row low + program_id(1) of out; words has the key, two words of the counter, and the rows' numbers."""
+    i = low + tl.program_id(1)
     number = first + tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    line = out + tl.program_id(1).to(tl.int64) * width
-    row = tl.load(words + 4 + tl.program_id(1)).to(tl.uint32)
+    line, row = out + i.to(tl.int64) * width, tl.load(words + 4 + i).to(tl.uint32)
     k0, k1 = tl.load(words).to(tl.uint32), tl.load(words + 1).to(tl.uint32)
     s0, s1 = tl.load(words + 2).to(tl.uint32), tl.load(words + 3).to(tl.uint32)
     zero = tl.zeros((block,), tl.uint32)
@@ -89,5 +89,8 @@ def fill(
     per_group, width = 4 * philox.LANES * (32 if signs else 1), out.shape[1]
     first, last = start // per_group * philox.LANES, -(-(start + width) // per_group) * philox.LANES
     words = torch.tensor([*key, *stream, *rows], dtype=torch.int64, device=out.device)
-    grid = (triton.cdiv(last - first, BLOCK), len(rows))
-    _fill[grid](out, words, first, start, width, signs, BLOCK, enable_fp_fusion=False)
+    blocks = triton.cdiv(last - first, BLOCK)
+    with torch.cuda.device_of(out):
+        for low in range(0, len(rows), MOST_ROWS):
+            grid = (blocks, min(MOST_ROWS, len(rows) - low))
+            _fill[grid](out, words, low, first, start, width, signs, BLOCK, enable_fp_fusion=False)

@@ -499,3 +499,12 @@ def test_cuda_has_the_same_bits(distribution, dtype, compiled, monkeypatch):
     assert torch.equal(cuda.block(1, 3, dtype, "cuda").cpu(), cpu.block(1, 3, dtype))
     x = torch.linspace(-1, 1, d, dtype=torch.float64).to(dtype)
     assert torch.equal(cuda.add_to(x.cuda(), 1, 2, 0.3).cpu(), cpu.add_to(x, 1, 2, 0.3))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
+def test_more_rows_than_cuda_has_blocks_along_an_axis_on_the_last_device(distribution):
+    u, rows, last = Directions(3, 5, distribution), range(70_000), torch.cuda.device_count() - 1
+    made = u.block(1, rows, torch.float32, torch.device("cuda", last))
+    assert torch.equal(made.cpu(), u.block(1, rows, torch.float32))
