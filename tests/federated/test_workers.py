@@ -1,4 +1,4 @@
-"""Clients in worker processes: handed to whoever is idle, and bitwise what one process gives."""
+"""Clients in worker processes: spread evenly, and bitwise what one process gives."""
 
 import contextlib
 import math
@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -24,17 +23,6 @@ from tests.federated.test_simulate import Sequenced
 X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
 FZOOS = {"num_features": 32, "initial_queries": 2, "active_queries": 1, "candidates": 2}
 FORK = {"start_method": "fork"}
-
-
-@dataclass
-class Slow(Quadratic):
-    """Takes long at every query."""
-
-    seconds: float = 0.0
-
-    def __call__(self, x):
-        time.sleep(self.seconds)
-        return super().__call__(x)
 
 
 @dataclass
@@ -111,6 +99,7 @@ def test_what_was_interrupted_is_no_answer_to_what_is_asked_next(monkeypatch):
     made = make_federation("fedzo", [Quadratic(i) for i in range(3)], X0, local_steps=1, workers=2, **FORK)
 
     def interrupted(future):
+        future.result()
         raise KeyboardInterrupt
 
     try:
@@ -118,7 +107,7 @@ def test_what_was_interrupted_is_no_answer_to_what_is_asked_next(monkeypatch):
             patch.setattr(workers, "_answer", interrupted)
             made.run_round()
         reached = sorted(made.host.states())
-        assert reached[:2] == [0, 1]
+        assert 0 in reached
         again = made.run_round()
         assert [client for client, _, _ in again.refused] == reached
         assert all("refused the broadcast" in reason for _, _, reason in again.refused)
