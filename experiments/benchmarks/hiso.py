@@ -3,18 +3,18 @@
 The update computes x and H from P scalars and the seed, in float32 and in place. The update is compared with the same
 step in whole-vector torch operations, which draws with ``torch.randn`` and allocates temporaries of size d, and with
 the update of group probes, which have one number per group instead of H. All run on one thread. Times are medians of
-processor time. Memory is the increase of the process's peak memory during one call. The replay updates the model of a
-client that missed 100 rounds from the scalars of these rounds; the result must equal the server's model bit for bit.
+processor time, and of wall-clock time on a GPU and for the replay. Memory is the increase of the process's peak memory
+during one call. The replay updates the model of a client that missed 100 rounds from the scalars of these rounds; the
+result must equal the server's model bit for bit.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils.benchmark import Measurement
+from torch.utils.benchmark import Measurement, timer
 
 from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     )
 
 
-def measure(d: int, seconds: float, count: int, device: str) -> tuple[dict[str, Measurement], dict[str, float]]:
+def measure(d: int, seconds: float, count: int, device: str = "cpu") -> tuple[dict[str, Measurement], dict[str, float]]:
     """Returns the time of each update, and by how many megabytes one call raises the peak memory."""
     x, hessian = torch.ones(2, d, dtype=torch.float32, device=device)
     directions, terms = Directions(0, d), [(0, p, 0.1) for p in range(count)]
@@ -73,7 +73,7 @@ def torch_step(x: Tensor, hessian: Tensor, count: int) -> None:
     hessian.copy_((1.0 - RULE.weight) * hessian + RULE.weight * (delta.square() + RULE.epsilon))
 
 
-def replayed(d: int, rounds: int, device: str) -> dict[str, float]:
+def replayed(d: int, rounds: int, device: str = "cpu") -> dict[str, float]:
     """Returns the seconds to replay ``rounds`` rounds, and in how many coordinates client and server then differ."""
     algorithm = HiSo(torch.ones(d, dtype=torch.float32, device=device), clients=1, local_steps=1, perturbations=1)
     server, client = algorithm.model(), algorithm.model()
@@ -82,10 +82,10 @@ def replayed(d: int, rounds: int, device: str) -> dict[str, float]:
     for number, told in enumerate(scalars, 1):
         server.follow(number, told)
 
-    start = time.perf_counter()
+    start = timer()
     for number, told in enumerate(scalars, 1):
         client.follow(number, told)
-    seconds = time.perf_counter() - start
+    seconds = timer() - start
     differ = sum(
         int((a.view(torch.int32) != b.view(torch.int32)).sum())
         for a, b in zip(server.vectors().values(), client.vectors().values(), strict=True)
