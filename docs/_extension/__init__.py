@@ -5,7 +5,7 @@ from __future__ import annotations
 from sphinx.application import Sphinx
 from sphinx.ext import autosummary
 
-from _extension import captions, checks, docstrings, formulas, results
+from _extension import accessible, checks, docstrings, formulas, results
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -15,7 +15,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", docstrings.process)
     app.connect("builder-inited", results.copy)
     app.connect("source-read", results.relink)
-    app.connect("html-page-context", captions.level, priority=900)
+    app.connect("html-page-context", accessible.mend, priority=900)
     app.connect("build-finished", checks.check)
     app.add_html_math_renderer("mathml", (formulas.inline, None), (formulas.block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
