@@ -37,7 +37,7 @@ FORMS = {
 }
 """Each form that is never written, with what is written instead."""
 
-START = r"(?:^|(?<=[.!?:] )|(?<=\n\n)|(?<=- ))"
+START = r"(?:^|(?<=[.!?:] )|(?<=\n\n)|(?<=- )|(?<=# ))"
 
 
 class Text(NamedTuple):

@@ -51,16 +51,16 @@ def start(device, dtype=torch.float64, d=4):
 
 
 def on_devices(call):
-    """The results of the CPU and of CUDA, without the states of x that are on the wrong device."""
+    """Calls with each device; the x of the second result must be on CUDA, in the dtype of the first."""
     here, there = (call(device) for device in DEVICES)
     assert there.x.is_cuda and there.x.dtype == here.x.dtype
     return here, there
 
 
-def same_run(here, there, atol=1e-6):
-    """Both runs asked the same number of points, in the beginning the same ones, and end at the same place."""
+def same_run(here, there, tolerance=1e-6):
+    """Both runs have the same number of queries, and the relative error between their x is at most ``tolerance``."""
     assert here.nfev == there.nfev
-    assert_close(there.x.cpu().double(), here.x.double(), atol)
+    assert_close(there.x.cpu().double(), here.x.double(), tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

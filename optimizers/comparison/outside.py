@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -95,30 +95,50 @@ def run_outside(
     """
     if (restarts or name in SEARCHES) and not bool((queries.upper - queries.lower).isfinite().all()):
         raise ValueError(f"{name} draws random points, which needs finite bounds")
-    rng, start, number = np.random.default_rng(seed), x0.cpu().numpy().astype(np.float64), 0
+    rng = np.random.default_rng(seed)
+
+    def search(start: np.ndarray, number: int) -> None:
+        if name == "cma":
+            _cma(queries, start, rng, options, number)
+        elif name in SEARCHES:
+            _search(name, queries, start, rng)
+        else:
+            _scipy(name, queries, start, options)
+
+    search_from(x0.cpu().numpy().astype(np.float64), search, queries, rng if restarts else None, name)
+
+
+def search_from(
+    start: np.ndarray,
+    search: Callable[[np.ndarray, int], object],
+    queries: Queries,
+    rng: np.random.Generator | None,
+    name: str,
+) -> None:
+    """Calls ``search(start, number)`` for a start and, with ``rng``, for uniform points until the budget is spent.
+
+    An error before the first query is raised. A later one is logged under ``name`` and ends this start.
+    """
+    number = 0
     while True:
         before = len(queries.values)
         try:
-            if name == "cma":
-                _cma(queries, start, rng, options, number)
-            elif name in SEARCHES:
-                _search(name, queries, start, rng)
-            else:
-                _scipy(name, queries, start, options)
+            search(start, number)
         except Ended:
             break
         except Exception as error:
             if queries.error is not None or not queries.values:
                 raise
             logger.warning("%s ended after %d queries: %s", name, len(queries.values), error, exc_info=True)
-        if not restarts or len(queries.values) == before:
+        if rng is None or len(queries.values) == before:
             break
         start, number = _spread(queries, rng.random(len(start))), number + 1
     if queries.error is not None:
         raise queries.error
 
 
-def _box(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+def box_of(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and upper bounds as arrays, shape ``d`` each."""
     lower, upper = (side.cpu().numpy().astype(np.float64) for side in (queries.lower, queries.upper))
     return lower, upper
 
@@ -130,7 +150,7 @@ def _integers(queries: Queries) -> np.ndarray:
 
 def _spread(queries: Queries, unit: np.ndarray) -> np.ndarray:
     """Maps uniform numbers in [0, 1), shape ``d``, to a point in the box; an integer's values are equally likely."""
-    (lower, upper), integers = _box(queries), _integers(queries)
+    (lower, upper), integers = box_of(queries), _integers(queries)
     point: np.ndarray = lower + np.where(integers, np.floor((upper - lower + 1) * unit), (upper - lower) * unit)
     return point
 
@@ -168,7 +188,7 @@ def _cma(
 ) -> None:
     import cma
 
-    lower, upper = _box(queries)
+    lower, upper = box_of(queries)
     free = upper > lower
     lower, upper, integers = lower[free], upper[free], _integers(queries)[free]
     boxed = np.isfinite(upper - lower)

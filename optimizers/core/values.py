@@ -110,7 +110,7 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
     elif isinstance(given, Sequence) and not isinstance(given, str) and any(isinstance(v, Tensor) for v in given):
         if not all(isinstance(v, Tensor) and v.numel() == 1 for v in given):
             parameters = any(isinstance(v, nn.Parameter) for v in given)
-            hint = "; ModuleObjective.x0() makes one vector of a module's parameters" if parameters else ""
+            hint = _HINTS[nn.Module] if parameters else ""
             raise ValueError(f"{name}: in a list of tensors, each must hold one number{hint}")
         parts = [numeric(name, v).reshape(()) for v in given]
         tensor = torch.stack([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])

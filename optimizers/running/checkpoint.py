@@ -225,7 +225,8 @@ class Checkpoint:
         if theirs and self._source and theirs != self._source and self._resume == "check":
             raise ValueError(
                 f"the values in {self.path} were computed by a different version of {self._identity['fun']} "
-                f'({self._place}): pass resume="anyway" to keep them and continue, or resume="restart" to discard them '
+                f'({self._place}) or of Python: pass resume="anyway" to keep them and continue, or resume="restart" to '
+                "discard them "
                 "and start over"
             )
 

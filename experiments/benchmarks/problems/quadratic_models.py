@@ -3,30 +3,27 @@
 Each keeps its package's defaults, except that its limit on evaluations is the budget. NLopt's two also run with our
 trust region's initial radius. On noisy functions Py-BOBYQA is told of the noise, which turns on its restarts. lq-CMA-ES
 (``cma.fmin_lq_surr2``) searches the box as the unit cube, with the initial standard deviation that CMA-ES has here.
+A method that stops before its budget is spent restarts at a uniform point of the box.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
-from optimizers.comparison.outside import CMA_SIGMA
-from optimizers.comparison.queries import Ended, Queries
-
-Search = Callable[[np.ndarray], object]
+from optimizers.comparison.outside import CMA_SIGMA, box_of, search_from
+from optimizers.comparison.queries import Queries
 
 
 def nlopt(algorithm: str, radius: float | None, queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Runs an algorithm of NLopt, with the initial step ``radius`` or its own."""
     import nlopt as package
 
-    lower, upper = _box(queries)
+    lower, upper = box_of(queries)
 
-    def search(start: np.ndarray) -> None:
+    def search(start: np.ndarray, number: int) -> None:
         method = package.opt(getattr(package, algorithm), len(start))
         method.set_lower_bounds(lower)
         method.set_upper_bounds(upper)
@@ -37,47 +34,31 @@ def nlopt(algorithm: str, radius: float | None, queries: Queries, x0: np.ndarray
         with suppress(package.RoundoffLimited):
             method.optimize(start)
 
-    _restarted(search, queries, x0, seed)
+    search_from(x0, search, queries, np.random.default_rng(seed), algorithm)
 
 
 def py_bobyqa(noisy: bool, queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Runs Py-BOBYQA."""
     import pybobyqa
 
-    def search(start: np.ndarray) -> None:
+    def search(start: np.ndarray, number: int) -> None:
         limit = max(queries.max_queries, len(start) + 2)  # its least
-        pybobyqa.solve(queries, start, bounds=_box(queries), maxfun=limit, objfun_has_noise=noisy)
+        pybobyqa.solve(queries, start, bounds=box_of(queries), maxfun=limit, objfun_has_noise=noisy)
 
     logging.getLogger("pybobyqa").setLevel(logging.ERROR)
-    _restarted(search, queries, x0, seed)
+    search_from(x0, search, queries, np.random.default_rng(seed), "Py-BOBYQA")
 
 
 def lq_cma(queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Runs lq-CMA-ES, whose surrogate is a linear or quadratic regression."""
     import cma
 
-    lower, upper = _box(queries)
-    options: dict[str, Any] = {"bounds": [0, 1], "maxfevals": queries.max_queries, "verbose": -9, "seed": seed + 1}
+    lower, upper = box_of(queries)
 
-    def search(start: np.ndarray) -> None:
+    def search(start: np.ndarray, number: int) -> None:
         unit = (start - lower) / (upper - lower)
+        seeded = seed + 1 + number  # pycma's seed 0 is the clock
+        options = {"bounds": [0, 1], "maxfevals": queries.max_queries, "verbose": -9, "seed": seeded}
         cma.fmin_lq_surr2(lambda z: queries(lower + (upper - lower) * np.asarray(z)), unit, CMA_SIGMA, options)
-        options["seed"] += 1
 
-    _restarted(search, queries, x0, seed)
-
-
-def _box(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-    return queries.lower.numpy().astype(np.float64), queries.upper.numpy().astype(np.float64)
-
-
-def _restarted(search: Search, queries: Queries, x0: np.ndarray, seed: int) -> None:
-    """Searches from x0, and from uniform points of the box whenever the search ends, until the budget is spent."""
-    start, random = x0, np.random.default_rng(seed)
-    with suppress(Ended):
-        while len(queries.values) < queries.max_queries:
-            before = len(queries.values)
-            search(start)
-            if len(queries.values) == before:
-                return
-            start = random.uniform(*_box(queries))
+    search_from(x0, search, queries, np.random.default_rng(seed), "lq-CMA-ES")

@@ -219,11 +219,12 @@ _TABLE = (
         Rival(
             name,
             functools.partial(nlopt, algorithm, radius),
-            most=320,
+            most=160,
+            most_real=120,
             factor=100,
             asks_start=False,
             needs=("nlopt",),
-            why=f"Powell's {label} in NLopt, with {whose} initial step",
+            why=f"Powell's {label} in NLopt, with {whose} initial step; slow in many variables",
         )
         for label, algorithm in (("NEWUOA", "LN_NEWUOA_BOUND"), ("BOBYQA", "LN_BOBYQA"))
         for name, radius, whose in (
