@@ -37,7 +37,7 @@ FORMS = {
 }
 """Each form that is never written, with what is written instead."""
 
-START = r"(?:^|(?<=[.!?:] )|(?<=\n\n)|(?<=- )|(?<=# ))"
+START = r"(?:^|(?<=[.!?:] )|(?<=\n\n)|(?<=- ))"
 
 
 class Text(NamedTuple):
@@ -95,10 +95,8 @@ def pages() -> list[Path]:
 
 
 def page_texts(path: Path) -> Iterator[Text]:
-    """The paragraphs, items and cells of a page; code, headings and formulas are left out."""
-    text = re.sub(
-        r"^```.*?^```$|^\$\$.*?^\$\$$|^#.*?$|<[^>]+>", "", path.read_text(encoding="utf-8"), flags=re.M | re.S
-    )
+    """The headings, paragraphs, items and cells of a page; code and formulas are left out."""
+    text = re.sub(r"^```.*?^```$|^\$\$.*?^\$\$$|^#+ |<[^>]+>", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     for block in re.split(r"\n\s*\n|^\|.*?(?=\|)|\|\n|\||\n(?=- |: )", text, flags=re.M):
         if stripped := " ".join(re.sub(r"^(- |: |\d+\. )", "", block.strip()).split()):
             yield Text(str(path.relative_to(ROOT)), "page", stripped)
