@@ -214,9 +214,14 @@ class NearestSearch:
     """A search for the k nearest rows of a matrix to which rows are only appended.
 
     The object caches about 12 (2n + d) floats, or none if X is not on the CPU. Results do not depend on the cache.
+
+    Args:
+        few: The largest n d without bounds. All distances take no longer there, and the loops with bounds need seconds
+            to compile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, few: int = 1 << 14) -> None:
+        self._few = few
         self._n = 0  # rows that have bounds; 0: none
         self._points = np.empty((0, 0))  # the last points, as in ``_search``
         self._lowers, self._upper = np.empty((0, 0)), np.empty(0)
@@ -265,8 +270,9 @@ class NearestSearch:
             raise ValueError("x must be finite, got NaN or infinity.")
         self.rows_evaluated += len(X)
         n, d = X.shape
-        self._nearest = _smallest(squared, np.arange(n), k)
-        if not X.is_cpu or not finite:
+        smallest = getattr(_smallest, "py_func", _smallest)  # NumPy's partition is compiled already
+        self._nearest = smallest(squared, np.arange(n), k)
+        if not X.is_cpu or not finite or n * d <= self._few:
             self._n = 0  # distances that overflow give no bounds
             return self._nearest
         if not self._n:

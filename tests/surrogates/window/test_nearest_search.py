@@ -31,7 +31,7 @@ def walk(n, d, g, scale=0.1):
 def test_small_moves_along_a_growing_walk(d):
     g = generator(d)
     X = walk(900, d, g)
-    search, x = NearestSearch(), X[599].clone()
+    search, x = NearestSearch(few=0), X[599].clone()
     for move in range(300):
         rows = 600 + move
         assert search.nearest(X[:rows], x, 40).tolist() == brute_force(X[:rows], x, 40).tolist()
@@ -42,7 +42,7 @@ def test_small_moves_along_a_growing_walk(d):
 def test_far_jumps_and_returns_to_old_points():
     g = generator(1)
     X = torch.cat([walk(200, 12, g) + 20 * i for i in range(5)])
-    search = NearestSearch()
+    search = NearestSearch(few=0)
     for move in range(150):
         x = X[int(torch.randint(1000, (1,), generator=g))] + 0.01 * (move % 3)
         assert search.nearest(X, x, 30).tolist() == brute_force(X, x, 30).tolist()
@@ -53,7 +53,7 @@ def test_far_jumps_and_returns_to_old_points():
 def test_ties_and_duplicates_go_to_the_lower_row(offset):
     g = generator(2)
     X = torch.randint(-3, 4, (800, 4), generator=g).double() / 8 + offset
-    search, x = NearestSearch(), X[0].clone()
+    search, x = NearestSearch(few=0), X[0].clone()
     for _ in range(300):
         assert search.nearest(X, x, 60).tolist() == brute_force(X, x, 60).tolist()
         x = x + torch.randint(-1, 2, (4,), generator=g).double() / 8
@@ -63,7 +63,7 @@ def test_ties_and_duplicates_go_to_the_lower_row(offset):
 def test_far_from_the_origin_no_digit_is_lost():
     g = generator(3)
     X = walk(500, 50, g, 1e-3) + 1e6
-    search, x = NearestSearch(), X[-1].clone()
+    search, x = NearestSearch(few=0), X[-1].clone()
     for _ in range(60):
         assert search.nearest(X, x, 20).tolist() == brute_force(X, x, 20).tolist()
         x = x + 2e-4 * torch.randn(50, generator=g, dtype=torch.float64)
@@ -73,10 +73,10 @@ def test_far_from_the_origin_no_digit_is_lost():
 def test_the_answer_does_not_depend_on_what_was_asked_before(dtype):
     g = generator(4)
     X = torch.randint(-2, 3, (700, 9), generator=g).to(dtype) + 1e-7 * torch.rand(700, 9, generator=g).to(dtype)
-    search = NearestSearch()
+    search = NearestSearch(few=0)
     for move in range(200):
         x = X[move] + 0.05 * torch.randn(9, generator=g, dtype=dtype)
-        assert torch.equal(search.nearest(X, x, 25), NearestSearch().nearest(X, x, 25))
+        assert torch.equal(search.nearest(X, x, 25), NearestSearch(few=0).nearest(X, x, 25))
 
 
 def test_what_is_known_saves_rows_and_changes_nothing():
@@ -84,7 +84,7 @@ def test_what_is_known_saves_rows_and_changes_nothing():
     X = walk(2000, 8, g)
     evaluated = []
     for knows in (False, True):
-        search, x = NearestSearch(), X[-1].clone()
+        search, x = NearestSearch(few=0), X[-1].clone()
         steps = generator(10)
         index = np.arange(1900, 2000)
         for _ in range(200):
@@ -101,7 +101,7 @@ def test_what_is_known_saves_rows_and_changes_nothing():
 def test_a_path_that_turns_back_is_near_to_where_it_was():
     g = generator(12)
     X = torch.randn(3000, 300, generator=g, dtype=torch.float64)
-    search, index, there = NearestSearch(), np.arange(100), torch.zeros(300, dtype=torch.float64)
+    search, index, there = NearestSearch(few=0), np.arange(100), torch.zeros(300, dtype=torch.float64)
     evaluated = []
     for move in range(40):
         x = there if move % 2 else 0.05 * torch.randn(300, generator=g, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_any_path_over_any_data_with_anything_known(seed):
     X = scale * rng.standard_normal((n + 100, d)) + (0.0, 1e6 * scale)[seed % 3 == 0]
     X[rng.integers(0, n, 20)] = X[rng.integers(0, n, 20)]
     X = torch.from_numpy((np.round(2 * X / scale) / 2 * scale if seed % 4 == 1 else X).astype(dtype))
-    search, path, step = NearestSearch(), [X[0]], 10.0 ** rng.uniform(-3, 1) * scale
+    search, path, step = NearestSearch(few=0), [X[0]], 10.0 ** rng.uniform(-3, 1) * scale
     for _ in range(50):
         n = min(len(X), n + int(rng.integers(0, 4)))
         x = path[rng.integers(len(path))] + torch.from_numpy(
@@ -138,7 +138,7 @@ def test_any_path_over_any_data_with_anything_known(seed):
 def test_very_small_scales_where_squares_underflow():
     g = generator(5)
     X = torch.randint(-3, 4, (400, 3), generator=g).double() * 1e-170
-    search = NearestSearch()
+    search = NearestSearch(few=0)
     for move in range(20):
         assert search.nearest(X, X[move], 10).tolist() == list(range(10))
 
@@ -147,10 +147,10 @@ def test_scales_where_squares_overflow():
     g = generator(8)
     X = torch.randn(300, 3, generator=g, dtype=torch.float64)
     X[::7] *= 1e160
-    search = NearestSearch()
+    search = NearestSearch(few=0)
     for rows in range(100, 300):
         x = X[rows // 3]
-        assert torch.equal(search.nearest(X[:rows], x, 10), NearestSearch().nearest(X[:rows], x, 10))
+        assert torch.equal(search.nearest(X[:rows], x, 10), NearestSearch(few=0).nearest(X[:rows], x, 10))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -178,7 +178,7 @@ def test_both_paths_agree_to_rounding(monkeypatch):
 
 def test_small_histories_and_k_equal_to_n():
     X = torch.tensor([[3.0], [1.0], [2.0]], dtype=torch.float64)
-    search = NearestSearch()
+    search = NearestSearch(few=0)
     for rows in (1, 2, 3):
         for k in range(1, rows + 1):
             x = torch.zeros(1, dtype=torch.float64)
@@ -189,7 +189,7 @@ def test_small_histories_and_k_equal_to_n():
 def test_a_point_that_is_not_finite_is_refused_and_changes_nothing(bad):
     X = walk(300, 6, generator(14))
     for k, asked_before in ((20, False), (20, True), (200, True)):  # a first pass, one by bounds, one of most rows
-        search, x = NearestSearch(), X[5].clone()
+        search, x = NearestSearch(few=0), X[5].clone()
         if asked_before:
             search.nearest(X, X[0], k)
         x[2] = bad
