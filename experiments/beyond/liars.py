@@ -225,7 +225,7 @@ EXPERIMENT = Experiment(
     id="beyond-liars",
     source="ours, beyond the papers",
     shows="final gap with one lying client of ten, for every method, lie and mean",
-    claim="Behind the gate and with a trimmed mean one liar in ten harms no method.",
+    claim="With the gate and a trimmed mean, one liar in ten harms no method.",
     scales={
         "paper": Settings(),
         "quick": Settings(

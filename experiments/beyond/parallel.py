@@ -230,7 +230,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         claim = f"{how} are {-AHEAD:g} below one query at a time, at equal rounds"
         verdicts.append(against(claim, "rounds", (rule, q), one, AHEAD))
     for size in settings.sizes:
-        claim = f"batches of {size} end lower than as many random points, at equal queries"
+        claim = f"batches of {size} end lower than {size} random points at a time, at equal queries"
         verdicts.append(against(claim, "queries", ("informed", size), ("random", size), 0.0))
     return verdicts
 

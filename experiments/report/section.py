@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.harness.experiment import counted, in_words
+from experiments.harness.experiment import SCALES, counted, in_words
 from experiments.harness.verdicts import Verdict
 from experiments.report.entries import Entry
 from experiments.report.markdown import folded, picture, table, text
@@ -62,7 +62,7 @@ def link(entry: Entry, page: str, name: str = "") -> str:
 def _provenance(name: str, facts: Mapping[str, Any], reading: str) -> list[str]:
     machine = [f"{value} cores" if key == "cores" else str(value) for key, value in facts["machine"].items()]
     run = [
-        f"at scale {facts.get('scale', 'other')}",
+        f"at scale {facts['scale']}" if facts.get("scale") in SCALES else "with the options below",
         counted(len(facts["seeds"]), "seed"),
         f"{in_words(facts.get('processor_seconds', 0.0))} of processor time",
         ", ".join(machine),

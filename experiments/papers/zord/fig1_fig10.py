@@ -3,7 +3,7 @@
 A function drawn from a GP with squared-exponential kernel is queried with noise. Figure 1 shows the posterior of the
 value (top) and of the derivative (bottom) for growing numbers n of queries over the whole domain. Curves are of the
 first seed; the verdicts use all seeds. Figure 10 compares the derived GP of queries in a window, [0, 3], with the GP of
-as many queries in the whole domain, [−6, 6]. The panels show the first seed's function and derivative at the smallest
+equally many in the whole domain, [−6, 6]. The panels show the first seed's function and derivative at the smallest
 n, and two errors against n: the derivative's error over the window and the function's error over the domain, each in
 prior standard deviations. The paper recovers the local derivative from 4 queries and the function from more than 8.
 
@@ -195,7 +195,7 @@ def claims_of_fig10(settings: Settings, rows: Rows) -> list[Verdict]:
     )
     gaps = {f"n={n}": whole[n] - local[n] for n in settings.num_queries}
     twice = {f"n={few} against {n}": whole[n] - local[few] for n in settings.num_queries if n == 2 * few}
-    better = "the local derivative is more accurate than the function from as many queries"
+    better = "the local derivative is more accurate than the function at equal queries"
     accurate = f"from {few} queries the local derivative is accurate: its error is below half of the prior's"
     fewer = f"the local derivative from {few} queries is more accurate than the function from {2 * few}"
     return [
@@ -233,7 +233,7 @@ EXPERIMENTS = (
     Experiment(
         id="zord-fig10",
         shows=lambda settings: (
-            "error of the local derivative and of the function from as many queries, n = "
+            "error of the local derivative and of the function at equal queries, n = "
             + ", ".join(map(str, settings.num_queries))
         ),
         claim="The derived GP estimates a local derivative from fewer queries than the GP needs for all of a function.",
