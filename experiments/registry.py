@@ -58,17 +58,11 @@ EXTRAS = {
 }
 """The import names of the packages that each extra installs."""
 
-BENCHMARKS = {
-    "derived-gp": "experiments.benchmarks.derived_gp",
-    "zord": "experiments.benchmarks.zord",
-    "hiso": "experiments.benchmarks.hiso",
-    "federation": "experiments.benchmarks.federation",
-    "problems": "experiments.benchmarks.problems.command",
-    "trust-region": "experiments.benchmarks.trust_region",
-    "least-squares": "experiments.benchmarks.least_squares",
-    "history": "experiments.benchmarks.history",
-    "constraints": "experiments.benchmarks.constraints",
+BENCHMARKS = {"problems": "experiments.benchmarks.problems.command"} | {
+    name: f"experiments.benchmarks.{name.replace('-', '_')}"
+    for name in ("derived-gp", "hiso", "federation", "trust-region", "least-squares", "history", "constraints")
 }
+"""The module of each benchmark, by name."""
 
 SCOREBOARDS = "problems-"
 """Prefix of the ids of results that the benchmark ``problems`` writes."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,14 +28,13 @@ from torch import Tensor
 
 from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
-from experiments.benchmarks.timing import timed_parts
-from federated import make_federation
 from federated.core.algorithm import Algorithm
 from federated.core.codec import encode, opened
 from federated.core.messages import Report
 from federated.engine.federation import Federation
 from federated.engine.host import Host, Request, Service
 from federated.registry import algorithm_class
+from optimizers import Evaluator
 
 SAMPLED = 20
 """Number of sampled clients in rounds with partial participation."""
@@ -62,18 +62,11 @@ class Case:
         """Name of the algorithm, with M for FZooS."""
         return f"{self.name}, M = {self.features:,}" if self.features else self.name
 
-    @property
-    def x0(self) -> Tensor:
-        """Start of a run, shape ``d``."""
-        return torch.full((self.d,), 0.5, dtype=torch.float64)
-
-    def options(self, steps: int) -> dict[str, Any]:
-        """Returns the algorithm's options except the numbers of clients."""
-        return {"local_steps": steps} | ({"num_features": self.features} if self.features else {})
-
     def make(self, clients: int, sampled: int, steps: int) -> Algorithm:
         """Creates the algorithm for a number of clients."""
-        made = algorithm_class(self.name)(self.x0, clients=clients, participation=sampled, **self.options(steps))
+        options: dict[str, Any] = {"num_features": self.features} if self.features else {}
+        options |= {"clients": clients, "participation": sampled, "local_steps": steps}
+        made = algorithm_class(self.name)(torch.full((self.d,), 0.5, dtype=torch.float64), **options)
         assert isinstance(made, Algorithm)
         return made
 
@@ -101,24 +94,35 @@ class Row:
 
 
 @dataclass
-class AnsweringHost(Host):
-    """A host whose clients report random numbers at once.
+class TimedHost(Host):
+    """A host that measures its clients.
 
     Attributes:
-        seconds: processor time spent on the reports.
+        seconds: processor time of the clients so far.
     """
 
     seconds: float = 0.0
-    drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def serve(self, request: Request) -> Service:
-        """Returns a client's report of random numbers, which are drawn once per shape."""
+        """Runs one client through a phase."""
         start = time.process_time()
-        service = self._answer(request)
+        service = self.answer(request)
         self.seconds += time.process_time() - start
         return service
 
-    def _answer(self, request: Request) -> Service:
+    def answer(self, request: Request) -> Service:
+        """Returns the client's response."""
+        return super().serve(request)
+
+
+@dataclass
+class AnsweringHost(TimedHost):
+    """A host whose clients report random numbers at once, which are drawn once per shape."""
+
+    drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def answer(self, request: Request) -> Service:
+        """Returns a client's report of random numbers."""
         assert isinstance(request.message, bytes)
         header = opened(request.message).header
         specification = self.algorithm.reports(header.phase)
@@ -225,13 +229,13 @@ def objective(x: Tensor) -> float:
 
 def client_seconds(case: Case, steps: int) -> float:
     """Returns a client's processor seconds per round: the mean over two clients, then the median over rounds."""
-    federation = make_federation(case.name, [objective] * 2, case.x0, **case.options(steps))
-    seconds = []
+    algorithm, seconds = case.make(2, 2, steps), [0.0]
+    host = TimedHost(algorithm, dict.fromkeys(range(2), Evaluator(objective)))
+    federation = Federation(algorithm, host)
     for _ in range(ROUNDS):
-        with timed_parts({"clients": [(Host, "serve")]}) as spent:
-            federation.run_round()
-        seconds.append(spent["clients"] / 2)
-    return median(seconds)
+        federation.run_round()
+        seconds.append(host.seconds)
+    return median(after - before for before, after in pairwise(seconds)) / 2
 
 
 def summary(rows: Sequence[Row], clients: Mapping[Case, float], steps: int) -> list[str]:

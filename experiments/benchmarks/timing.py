@@ -1,4 +1,4 @@
-"""Measures the time of a call and of its parts, and its peak memory."""
+"""Measures the time and the peak memory of a call."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
-from unittest.mock import patch
+from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch.utils.benchmark import Measurement, Timer
@@ -35,35 +33,6 @@ def timed(call: Call, seconds: float, threads: int = 1, device: str = "cpu", **n
         clock = synchronized
     timer = Timer("call()", globals={"call": call}, timer=clock, num_threads=threads, **names)
     return timer.blocked_autorange(min_run_time=seconds)
-
-
-@contextmanager
-def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[dict[str, float]]:
-    """Adds up the processor seconds that a ``with`` block spends in some functions or properties and in their callees.
-
-    ``parts`` maps the name of a part to pairs of an owner (a class or module) and the name of its attribute. The
-    yielded mapping has the seconds of each part so far.
-    """
-    spent = dict.fromkeys(parts, 0.0)
-
-    def adding(part: str, call: Callable[..., object]) -> Callable[..., object]:
-        def timing(*arguments: object, **named: object) -> object:
-            start = time.process_time()
-            try:
-                return call(*arguments, **named)
-            finally:
-                spent[part] += time.process_time() - start
-
-        return timing
-
-    with ExitStack() as patches:
-        for part, members in parts.items():
-            for owner, name in members:
-                found: Any = getattr(owner, name)
-                is_property = isinstance(found, property)
-                replaced = property(adding(part, found.__get__)) if is_property else adding(part, found)
-                patches.enter_context(patch.object(owner, name, replaced))
-        yield spent
 
 
 def peak_memory(call: Call, device: str = "cpu") -> float:
