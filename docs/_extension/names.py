@@ -20,11 +20,7 @@ PACKAGES = (
 
 FURTHER = {
     "federated.flower": ("configuration.RunConfig", "configuration.NodeConfig"),
-    "experiments": (
-        "registry.get",
-        "harness.experiment.Experiment",
-        "harness.verdicts.Verdict",
-    ),
+    "experiments": ("registry.get", "harness.experiment.Experiment", "harness.verdicts.Verdict"),
 }
 """The public names of the others, which have no ``__all__``."""
 
@@ -33,46 +29,39 @@ FOREIGN = ("Exception", "Kernel", "Model", "Module", "OptimizeResult", "Posterio
 
 TASKS = {
     "surrogates": {
-        "surrogates.models": "Fit a model",
-        "surrogates.": "Ask for gradients and Hessians",
-        "surrogates.models.fully_bayesian.GradientMixturePosterior": "Ask for gradients and Hessians",
-        "surrogates.sensitivity": "Sensitivities, signs and plots",
-        "surrogates.gradient_information": "Choose the next evaluations",
-        "surrogates.kernels": "Kernels and likelihoods",
-        "surrogates.fourier": "Fourier features",
-        "surrogates.pinned": "The process of the default method",
+        "Fit a model": ("models",),
+        "Ask for gradients and Hessians": ("", "models.fully_bayesian.GradientMixturePosterior"),
+        "Sensitivities, signs and plots": ("sensitivity",),
+        "Choose the next evaluations": ("gradient_information",),
+        "Kernels and likelihoods": ("kernels",),
+        "Fourier features": ("fourier",),
+        "The process of the default method": ("pinned",),
     },
     "optimizers": {
-        "optimizers.": "Minimize",
-        "optimizers.methods": "Methods",
-        "optimizers.methods.estimated_descent": "Ask and tell, or write a method",
-        "optimizers.core.constraints": "Constraints",
-        "optimizers.prox": "Proximal operators",
-        "optimizers.adapters": "Use it from SciPy, BoTorch, torch and Ray",
-        "optimizers.core.optimizer": "Ask and tell, or write a method",
-        "optimizers.core.batch": "Ask and tell, or write a method",
-        "optimizers.core.options": "Ask and tell, or write a method",
-        "optimizers.evaluation": "Ask and tell, or write a method",
-        "optimizers.estimators": "Gradient estimators and steps",
-        "optimizers.first_order": "Gradient estimators and steps",
-        "optimizers.directions": "Gradient estimators and steps",
-        "optimizers.designs": "Designs",
-        "optimizers.methods.hiso.displacement": "Parts of methods",
-        "optimizers.methods.hiso.group_probe": "Parts of methods",
-        "optimizers.methods.katyusha.parameters": "Parts of methods",
+        "Minimize": ("",),
+        "Methods": ("methods",),
+        "Ask and tell, or write a method": (
+            "core.optimizer",
+            "core.batch",
+            "core.options",
+            "evaluation",
+            "methods.estimated_descent",
+        ),
+        "Constraints": ("core.constraints",),
+        "Proximal operators": ("prox",),
+        "Use it from SciPy, BoTorch, torch and Ray": ("adapters",),
+        "Gradient estimators and steps": ("estimators", "first_order", "directions"),
+        "Designs": ("designs",),
+        "Parts of methods": ("methods.hiso.displacement", "methods.hiso.group_probe", "methods.katyusha.parameters"),
     },
     "federated": {
-        "federated.": "Run a federation",
-        "federated.registry": "Algorithms",
-        "federated.core.algorithm": "Write an algorithm",
-        "federated.core.server": "Write an algorithm",
-        "federated.core.client": "Write an algorithm",
-        "federated.core.messages": "Messages and their cost",
-        "federated.core.codec": "Messages and their cost",
-        "federated.core.ledger": "Messages and their cost",
+        "Run a federation": ("",),
+        "Algorithms": ("registry",),
+        "Write an algorithm": ("core.algorithm", "core.server", "core.client"),
+        "Messages and their cost": ("core.messages", "core.codec", "core.ledger"),
     },
 }
-"""The task that a place in a package serves, in the order in which the tasks are listed."""
+"""The tasks of each package in the order in which they are listed, each with the places that serve it."""
 
 
 def found(path: str) -> Any:
@@ -87,11 +76,6 @@ def public() -> dict[str, list[str]]:
     return whole | {package: [f"{package}.{name}" for name in names] for package, names in FURTHER.items()}
 
 
-def path_of(thing: type) -> str:
-    """The path of a class where it is defined."""
-    return f"{thing.__module__}.{thing.__qualname__}"
-
-
 def behind(paths: list[str], known: set[type]) -> list[str]:
     """The classes of this project that given ones derive from, or whose fields are options of theirs, not yet known."""
     new: list[str] = []
@@ -100,7 +84,7 @@ def behind(paths: list[str], known: set[type]) -> list[str]:
         for base in [*thing.__mro__[1:], *options]:
             if base not in known and base.__module__.split(".")[0] in ("surrogates", "optimizers", "federated"):
                 known.add(base)
-                new.append(path_of(base))
+                new.append(f"{base.__module__}.{base.__qualname__}")
     return new
 
 
@@ -110,7 +94,8 @@ def heading(path: str) -> str:
     if inspect.isclass(thing) and issubclass(thing, BaseException):
         return "Exceptions"
     place = f"{getattr(thing, '__module__', package)}.{name}"
-    return TASKS.get(package, {}).get(max(filter(place.startswith, TASKS.get(package, {"": ""})), key=len), "Names")
+    tasks = {f"{package}.{prefix}": task for task, places in TASKS.get(package, {}).items() for prefix in places}
+    return tasks.get(max(filter(place.startswith, tasks), key=len, default=""), "Names")
 
 
 def reference() -> dict[str, dict[str, list[str]]]:
@@ -121,7 +106,7 @@ def reference() -> dict[str, dict[str, list[str]]]:
     known |= {found(path) for path in algorithms}
     listed: dict[str, dict[str, list[str]]] = {}
     for package, paths in packages.items():
-        groups: dict[str, list[str]] = {name: [] for name in (*TASKS.get(package, {}).values(), "Names", "Exceptions")}
+        groups: dict[str, list[str]] = {name: [] for name in (*TASKS.get(package, {}), "Names", "Exceptions")}
         for path in paths:
             groups[heading(path)].append(path)
         if package == "federated":
