@@ -87,13 +87,11 @@ def quadratic_problem(family: str, d: int, seed: int) -> CurvatureProblem:
     elif family == "rotated":
         Q = rotation(d)
         A = Q @ torch.diag(uniform(d)) @ Q.T
-    elif family == "blocks":
+    else:
         size = d // 10
         inside = torch.logspace(math.log10(0.5), math.log10(2.0), size, dtype=torch.float64)
         A = torch.block_diag(*(v * (Q := rotation(size)) @ torch.diag(inside) @ Q.T for v in uniform(d // size)))
         groups = d // size
-    else:
-        raise ValueError(f"unknown family {family!r}; choose from {', '.join(QUADRATICS)}")
     x0 = torch.randn(len(A), generator=generator, dtype=torch.float64)
     A = 0.5 * (A + A.T)
     trace, largest = float(A.trace()), float(torch.linalg.eigvalsh(A)[-1])

@@ -29,16 +29,9 @@ def draw_values_and_gradients(
 
     Returns:
         f(X), ``num_draws x n``, and ∇f(X), ``num_draws x n x d``.
-
-    Raises:
-        ValueError: for another kernel, or if there are neither one nor d lengthscales.
     """
-    if kernel not in _KERNELS:
-        raise ValueError(f"kernel must be one of {', '.join(_KERNELS)}, got {kernel!r}")
     n, d = X.shape
     lengthscales = torch.tensor(lengthscale, dtype=X.dtype)
-    if lengthscales.ndim and lengthscales.shape != (d,):
-        raise ValueError(f"lengthscale must be one number or {d}, got {len(lengthscales)}")
     module = _KERNELS[kernel](ard_num_dims=d if lengthscales.ndim else None).to(X)
     module.lengthscale = lengthscales
     with torch.no_grad():

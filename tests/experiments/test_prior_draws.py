@@ -36,10 +36,3 @@ def test_every_input_may_have_a_lengthscale(kernel, curvature):
     assert gradients[..., 1].var() == pytest.approx(curvature / 16, rel=0.05)
     near, far = (torch.corrcoef(values[:, [0, i]].T)[0, 1] for i in (2, 1))
     assert near > 0.98 and far < 0.8
-    with pytest.raises(ValueError, match="one number or 2, got 3"):
-        draw_values_and_gradients(kernel, (0.5, 4.0, 1.0), X, 1, generator)
-
-
-def test_another_kernel_is_refused():
-    with pytest.raises(ValueError, match="one of rbf, matern52, got 'rq'"):
-        draw_values_and_gradients("rq", 1.0, torch.zeros(1, 1), 1, torch.Generator())
