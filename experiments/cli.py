@@ -55,8 +55,6 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     commands = _commands(parser)
     try:
-        if argv and not argv[0].startswith("-") and argv[0] not in commands:
-            raise registry.UnknownNameError("command", argv[0], commands)
         if list(argv) in (["benchmark", "-h"], ["benchmark", "--help"]):  # after a name it is the benchmark's own
             commands["benchmark"].print_help()
             return 0
@@ -85,8 +83,6 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
         case "completion":
             print(_completion(arguments.shell))
         case "benchmark":
-            if arguments.name not in registry.BENCHMARKS:
-                raise registry.UnknownNameError("benchmark", arguments.name, registry.BENCHMARKS)
             return int(importlib.import_module(registry.BENCHMARKS[arguments.name]).main(rest) or 0)
         case "report":
             from experiments.report.pages import write_pages
@@ -143,7 +139,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _parser(name: str | None = None, complete: bool = False) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Command(
         prog=name or program(),
         description="Repeat the figures and tables of the papers, and judge the claims of each paper.",
         epilog="COMMAND --help describes a command.",
@@ -183,12 +179,7 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
     publish.add_argument("--readme", type=Path, metavar="FILE", help="file whose table of outcomes is updated")
     peers, more = "time the library against its alternatives", "NAME --help describes a benchmark."
     benchmark = commands.add_parser("benchmark", help=peers, epilog=more, add_help=False)
-    benchmark.add_argument(
-        "name",
-        metavar="NAME",
-        choices=list(registry.BENCHMARKS) if complete else None,
-        help=", ".join(registry.BENCHMARKS),
-    )
+    benchmark.add_argument("name", metavar="NAME", choices=registry.BENCHMARKS, help=", ".join(registry.BENCHMARKS))
     completion = commands.add_parser("completion", help="print a script for shell completion")
     completion.add_argument("shell", choices=SHELLS, help="the shell")
     return parser

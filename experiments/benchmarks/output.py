@@ -68,10 +68,8 @@ def write(out: Path, name: str, lines: Iterable[str], **numbers: Any) -> int:
         Exit status 0, also if the text reports a missed target.
     """
     out.mkdir(parents=True, exist_ok=True)
-    report, text = (
-        {"machine": machine(numbers.get("device", "cpu")), "versions": versions(), **numbers},
-        "\n".join(lines),
-    )
+    report = {"machine": machine(numbers.get("device", "cpu")), "versions": versions(), **numbers}
+    text = "\n".join(lines)
     (out / f"benchmark-{name}.json").write_text(json.dumps(report, indent=1))
     (out / f"benchmark-{name}.txt").write_text(text + "\n")
     print(f"{text}\n\nwritten: {out}/benchmark-{name}.json, .txt")

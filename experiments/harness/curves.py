@@ -39,27 +39,6 @@ def draw_strips(axes: Axes, values: Mapping[str, np.ndarray], center: Callable[[
     name_lines(axes, [*values])
 
 
-def label_panels(
-    axes: np.ndarray,
-    *,
-    titles: str | Sequence[str] = (),
-    xlabels: str | Sequence[str] = (),
-    ylabels: str | Sequence[str] = (),
-) -> None:
-    """Sets titles above the first row, x labels below the last row and y labels left of the first column.
-
-    An argument is one text for all panels of that edge, or one text per panel.
-    """
-    for edge, kind, texts in (
-        (axes[0], "title", titles),
-        (axes[-1], "xlabel", xlabels),
-        (axes[:, 0], "ylabel", ylabels),
-    ):
-        each = [texts] * len(edge) if isinstance(texts, str) else texts
-        for panel, text in zip(edge, each, strict=False):
-            panel.set(**{kind: text})
-
-
 def matrix(
     lines: Sequence[Line],
     columns: Mapping[str, Column],
@@ -74,17 +53,23 @@ def matrix(
 
     Args:
         lines: what the rows of panels show.
-        columns: what the columns of panels show, by title.
+        columns: what the columns of panels show, by the title above the first row.
         draw: draws a panel, called as ``draw(axes, line, column)``.
-        xlabels: as for ``label_panels``.
-        ylabels: as for ``label_panels``.
+        xlabels: labels below the last row: one text for all panels, or one text per panel.
+        ylabels: labels left of the first column, likewise.
         legend: whether to add the legend.
         **options: passed to ``surrogates.plotting.panels``.
     """
     figure, axes = plotting.panels(len(lines), len(columns), **options)
     for panel, (line, column) in zip(axes.flat, itertools.product(lines, columns.values()), strict=True):
         draw(panel, line, column)
-    label_panels(axes, titles=[*columns], xlabels=xlabels, ylabels=ylabels)
+    for edge, kind, texts in (
+        (axes[0], "title", [*columns]),
+        (axes[-1], "xlabel", xlabels),
+        (axes[:, 0], "ylabel", ylabels),
+    ):
+        for panel, text in zip(edge, itertools.repeat(texts) if isinstance(texts, str) else texts, strict=False):
+            panel.set(**{kind: text})
     if legend:
         plotting.shared_legend(figure, axes[0, 0])
     return figure

@@ -119,7 +119,6 @@ def run_experiments(
     device: str | None = None,
     data: Path | None = None,
     command: str = "",
-    show_progress: bool | None = None,
     report: Callable[[Run], object] | None = None,
 ) -> list[Run]:
     """Runs experiments and writes their results; a seed that fails does not stop the others.
@@ -134,7 +133,6 @@ def run_experiments(
         device: device of the experiments that have such a setting, such as ``cuda``.
         data: folder of the data sets; by default stand-ins are used.
         command: command line, for the record.
-        show_progress: whether to show a progress bar; by default if standard error is a terminal.
         report: called with each ``Run`` when its experiment ends or fails.
 
     Returns:
@@ -160,18 +158,15 @@ def run_experiments(
             for experiment, settings in zip(experiments, chosen, strict=True)
         }
         try:
-            _run_all(runs, jobs, show_progress, report)
+            _run_all(runs, jobs, report)
         except KeyboardInterrupt:
             raise Interrupted([*runs.values()]) from None
         return [*runs.values()]
 
 
-def _run_all(
-    runs: dict[str, Run], jobs: int, show_progress: bool | None, report: Callable[[Run], object] | None
-) -> None:
+def _run_all(runs: dict[str, Run], jobs: int, report: Callable[[Run], object] | None) -> None:
     tasks: list[_Task] = [(name, run.settings, seed) for name, run in runs.items() for seed in run.missing()]
-    disable = None if show_progress is None else not show_progress
-    with tqdm(total=len(tasks), unit="seed", disable=disable, file=sys.stderr, dynamic_ncols=True) as bar:
+    with tqdm(total=len(tasks), unit="seed", disable=None, file=sys.stderr, dynamic_ncols=True) as bar:
 
         def take(task: _Task, found: tuple[Rows, float, str]) -> None:
             run = runs[task[0]]

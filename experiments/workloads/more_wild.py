@@ -189,46 +189,32 @@ def heart_8(x: np.ndarray, m: int) -> np.ndarray:
     )
 
 
-def _mancino_start(n: int) -> np.ndarray:
-    i = np.arange(1, n + 1)
-    v = np.sqrt(i[:, None] / i)
-    return -8.710996e-4 * ((i - 50.0) ** 3 + (v * _waves(v)).sum(1))
-
-
-Start = Callable[[int], np.ndarray]
-
-
-def _fixed(*numbers: float) -> Start:
-    return lambda n: np.array(numbers)
-
-
-def _all(number: float) -> Start:
-    return lambda n: np.full(n, number)
-
+Start = float | tuple[float, ...] | Callable[[int], np.ndarray]
+"""One number for all variables, the numbers themselves, or a function of the number of variables."""
 
 FUNCTIONS: tuple[tuple[Callable[[np.ndarray, int], np.ndarray], Start], ...] = (
-    (linear, _all(1.0)),
-    (linear_rank_one, _all(1.0)),
-    (linear_with_zeros, _all(1.0)),
-    (rosenbrock, _fixed(-1.2, 1.0)),
-    (helical_valley, _fixed(-1.0, 0.0, 0.0)),
-    (powell_singular, _fixed(3.0, -1.0, 0.0, 1.0)),
-    (freudenstein_roth, _fixed(0.5, -2.0)),
-    (bard, _fixed(1.0, 1.0, 1.0)),
-    (kowalik_osborne, _fixed(0.25, 0.39, 0.415, 0.39)),
-    (meyer, _fixed(0.02, 4000.0, 250.0)),
-    (watson, _all(0.5)),
-    (box, _fixed(0.0, 10.0, 20.0)),
-    (jennrich_sampson, _fixed(0.3, 0.4)),
-    (brown_dennis, _fixed(25.0, 5.0, -5.0, -1.0)),
+    (linear, 1.0),
+    (linear_rank_one, 1.0),
+    (linear_with_zeros, 1.0),
+    (rosenbrock, (-1.2, 1.0)),
+    (helical_valley, (-1.0, 0.0, 0.0)),
+    (powell_singular, (3.0, -1.0, 0.0, 1.0)),
+    (freudenstein_roth, (0.5, -2.0)),
+    (bard, (1.0, 1.0, 1.0)),
+    (kowalik_osborne, (0.25, 0.39, 0.415, 0.39)),
+    (meyer, (0.02, 4000.0, 250.0)),
+    (watson, 0.5),
+    (box, (0.0, 10.0, 20.0)),
+    (jennrich_sampson, (0.3, 0.4)),
+    (brown_dennis, (25.0, 5.0, -5.0, -1.0)),
     (chebyquad, lambda n: np.arange(1, n + 1) / (n + 1.0)),
-    (brown_almost_linear, _all(0.5)),
-    (osborne_1, _fixed(0.5, 1.5, 1.0, 0.01, 0.02)),
-    (osborne_2, _fixed(1.3, 0.65, 0.65, 0.7, 0.6, 3.0, 5.0, 7.0, 2.0, 4.5, 5.5)),
-    (bdqrtic, _all(1.0)),
-    (cube, _all(0.5)),
-    (mancino, _mancino_start),
-    (heart_8, _fixed(-0.3, -0.39, 0.3, -0.344, -1.2, 2.69, 1.59, -1.5)),
+    (brown_almost_linear, 0.5),
+    (osborne_1, (0.5, 1.5, 1.0, 0.01, 0.02)),
+    (osborne_2, (1.3, 0.65, 0.65, 0.7, 0.6, 3.0, 5.0, 7.0, 2.0, 4.5, 5.5)),
+    (bdqrtic, 1.0),
+    (cube, 0.5),
+    (mancino, lambda n: -8.710996e-4 * mancino(np.zeros(n), n)),
+    (heart_8, (-0.3, -0.39, 0.3, -0.344, -1.2, 2.69, 1.59, -1.5)),
 )
 """The functions with their standard starts, in the order of the set's numbers from 1."""
 
@@ -260,7 +246,8 @@ def problems() -> list[LeastSquaresProblem]:
     found = []
     for number, n, m, power in (map(int, text.split(":")) for text in SET.split()):
         function, start = FUNCTIONS[number - 1]
+        x0 = start(n) if callable(start) else np.broadcast_to(start, n)
         name = f"{function.__name__} {n}x{m}" + (", 10 x0" if power else "")
         r = lambda x, f=function, m=m: f(np.asarray(x, dtype=float), m)  # noqa: E731
-        found.append(LeastSquaresProblem(name, r, 10.0**power * start(n)))
+        found.append(LeastSquaresProblem(name, r, 10.0**power * x0))
     return found

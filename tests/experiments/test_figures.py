@@ -257,7 +257,7 @@ def test_a_new_experiment_is_one_module_and_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         registry, "MODULES", {"new-fig1": "new_figures", "new-fig2": "new_figures", "new-fig3": "new_figures"}
     )
-    for outcome in run_experiments(["new-fig1", "new-fig2"], tmp_path / "out", seeds=3, jobs=1, show_progress=False):
+    for outcome in run_experiments(["new-fig1", "new-fig2"], tmp_path / "out", seeds=3, jobs=1):
         assert not outcome.failure
         assert [(v.claim, v.status) for v in outcome.verdicts] == [("random search ends above RGF", "reproduced")]
     made, wrong = pages.build(tmp_path / "out")

@@ -46,7 +46,7 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toy, "EXPERIMENT", FULL)
         patch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
-        run_experiments(["toy-fig1"], folder, jobs=1, show_progress=False)
+        run_experiments(["toy-fig1"], folder, jobs=1)
     return folder
 
 
@@ -162,7 +162,7 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     assert verdict.status == "reproduced"
     assert Image.open(target / "toy-fig1.png").mode == "P"
     assert {path.name: path.read_text() for path in target.glob("*.md")} == pages.build(target)[0]
-    run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
+    run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1)
     assert publish(tmp_path / "quick", target)[0] == "toy-fig1: quick scale, only its cost was recorded"
     assert (target / "toy-fig1.csv").read_bytes() == before
     monkeypatch.setattr("experiments.report.publish.PACKED_FROM", 10)
@@ -208,7 +208,7 @@ def test_verdicts_of_an_older_version_are_read(folder):
 
 
 def test_a_page_says_what_a_smaller_run_has_less_of(folder, monkeypatch, tmp_path):
-    run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
+    run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1)
     assert "- num_queries: (5) instead of (5, 10)\n" in pages.build(tmp_path / "quick")[0]["ours.md"]
 
 
@@ -304,7 +304,7 @@ def test_a_run_on_real_data_is_counted_apart_and_records_no_path(tmp_path, monke
     (tmp_path / "secret" / "mnist").mkdir(parents=True)
     (tmp_path / "secret" / "mnist" / "image").touch()
     out, target = tmp_path / "run", tmp_path / "published"
-    run_experiments(["toy-fig1"], out, jobs=1, show_progress=False, data=tmp_path / "secret")
+    run_experiments(["toy-fig1"], out, jobs=1, data=tmp_path / "secret")
     publish(out, target)
     (entry,), _ = entries.read_all(target)
     (verdict,) = entry.verdicts

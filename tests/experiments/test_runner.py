@@ -26,7 +26,7 @@ def registered(monkeypatch):
 
 
 def _run(out, **options):
-    return run_experiments(["toy-fig1"], out, jobs=1, show_progress=False, **options)
+    return run_experiments(["toy-fig1"], out, jobs=1, **options)
 
 
 def _replace(monkeypatch, **settings):

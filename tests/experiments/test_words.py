@@ -84,7 +84,7 @@ def test_results_are_written_with_the_texts_of_their_settings(tmp_path, monkeypa
     shows = dataclasses.replace(toy.experiment(), shows=lambda s: f"{s.num_queries[-1]} queries", stand_in="toys")
     monkeypatch.setattr(toy, "EXPERIMENT", shows)
     monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
-    (outcome,) = run_experiments(["toy-fig1"], tmp_path, scale="quick", jobs=1, show_progress=False)
+    (outcome,) = run_experiments(["toy-fig1"], tmp_path, scale="quick", jobs=1)
     (entry,), _ = entries.read_all(tmp_path)
     assert entry.facts["shows"] == "5 queries"
     assert entry.facts["differences"] == ["num_queries: (5) instead of (5, 10)"]

@@ -203,11 +203,9 @@ def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
 def interval(differences: np.ndarray, level: float = 0.95) -> Difference:
     """Returns the mean of paired differences, with Student's interval and one-sided test."""
     count = len(differences)
-    if count == 0:
-        return Difference(np.nan, np.nan, np.nan, 0)
-    mean = float(differences.mean())
-    if count == 1:
-        return Difference(mean, np.nan, np.nan, 1)
+    mean = float(differences.mean()) if count else np.nan
+    if count < 2:
+        return Difference(mean, np.nan, np.nan, count)
     error = float(differences.std(ddof=1) / np.sqrt(count))
     half = float(stats.t.ppf((1 + level) / 2, count - 1)) * error
     p = float(stats.t.cdf(mean / error, count - 1)) if error else float(mean >= 0)

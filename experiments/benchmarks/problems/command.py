@@ -130,12 +130,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--functions", nargs="+", default=[], metavar="F", help="numbers, or names of black boxes; default: all")
     instances = f"numbers or ranges from 4 on, or seeds of black boxes; default: {PUBLISHED[0]}-{PUBLISHED[-1]}"
     add("--instances", nargs="+", type=_numbers, default=[list(PUBLISHED)], metavar="I", help=instances)
-    add(
-        "--budget",
-        type=int,
-        metavar="K",
-        help="K d queries per run on COCO's suites; default: the suite's, listed below",
-    )
+    add("--budget", type=int, metavar="K", help="K d queries per run on COCO's suites; default: the suite's, see below")
     add("--jobs", type=int, default=1, metavar="J", help="processes, each with one thread; default: 1")
     add("--resume", action="store_true", help="keep the runs or the tables in DIR")
     add("--tables", action="store_true", help="only build tables and page of the runs in DIR")

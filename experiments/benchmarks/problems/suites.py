@@ -53,21 +53,18 @@ NOISY_GROUPS = {
     "severe noise, multimodal": range(122, 131),
 }
 CONSTRAINED_GROUPS = {
-    name: range(6 * k + 1, 6 * k + 7)
-    for k, name in enumerate(
-        (
-            "sphere",
-            "separable ellipsoid",
-            "linear slope",
-            "rotated ellipsoid",
-            "discus",
-            "bent cigar",
-            "different powers",
-            "separable Rastrigin",
-            "rotated Rastrigin",
-        )
-    )
+    "sphere": range(1, 7),
+    "separable ellipsoid": range(7, 13),
+    "linear slope": range(13, 19),
+    "rotated ellipsoid": range(19, 25),
+    "discus": range(25, 31),
+    "bent cigar": range(31, 37),
+    "different powers": range(37, 43),
+    "separable Rastrigin": range(43, 49),
+    "rotated Rastrigin": range(49, 55),
 }
+USUAL = (2, 3, 5, 10, 20, 40)
+"""The dimensions of most suites."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,17 +102,10 @@ class Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("bbob", (2, 3, 5, 10, 20, 40), NOISELESS_GROUPS, (2, 3, 5, 10, 20, 40)),
-        Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, (2, 3, 5, 10, 20, 40)),
+        Suite("bbob", USUAL, NOISELESS_GROUPS, USUAL),
+        Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, USUAL),
         Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640), 2),
-        Suite(
-            "bbob-constrained",
-            (2, 3, 5, 10, 20, 40),
-            CONSTRAINED_GROUPS,
-            (2, 3, 5, 10, 20, 40),
-            own_start=True,
-            stages=(5, 10),
-        ),
+        Suite("bbob-constrained", USUAL, CONSTRAINED_GROUPS, USUAL, own_start=True, stages=(5, 10)),
         Suite("bbob-mixint", (5, 10, 20, 40), NOISELESS_GROUPS, (5, 10, 20, 40, 80, 160), own_start=True),
         *(Suite(name, (), {}, ()) for name in BOXES),
     )

@@ -20,13 +20,8 @@ from federated import make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers.comparison.records import Row, Rows, seeds_of, where
 
-ALGORITHMS: dict[str, Any] = {
-    "decomfl": "decomfl",
-    "hiso": "hiso",
-    "hiso_scalar": ScalarHessian,
-    "group_probe": "hiso",
-}
-
+ALGORITHMS: dict[str, Any] = {"hiso_scalar": ScalarHessian, "group_probe": "hiso"}
+"""Algorithms of the methods that are not named like their algorithm."""
 
 TEST_SHARE = 0.2
 """Share of the digits used for testing; MNIST has its own test images."""
@@ -258,7 +253,9 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
         dataclasses.replace(each, inputs=each.inputs[: settings.scored], labels=each.labels[: settings.scored])
         for each in (training, test)
     )
-    federation = make_federation(ALGORITHMS[method], functions, initial(settings.network, seed), **given | options)
+    federation = make_federation(
+        ALGORITHMS.get(method, method), functions, initial(settings.network, seed), **given | options
+    )
     rows: Rows = []
     for r in range(settings.rounds + 1):
         if r:
