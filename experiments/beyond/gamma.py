@@ -28,9 +28,8 @@ from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import final
 from experiments.harness.verdicts import Table, Verdict, judge
-from experiments.papers.fzoos.comparison import FLOOR
-from experiments.papers.fzoos.quadratics import Federated, quadratics
-from federated import make_federation
+from experiments.papers.fzoos.comparison import FLOOR, federation_of
+from experiments.papers.fzoos.quadratics import Cell, Federated, conditions, quadratics
 from federated.engine.federation import Federation
 from federated.methods.fzoos.fzoos import FZooS
 from optimizers.comparison.interval import with_interval
@@ -58,8 +57,6 @@ LEAD, LEAD_AT = 1.0, 5.0
 
 FIRST_SEED = 20
 """Added to the experiment's seeds, because lower seeds were used during development."""
-
-Cell = tuple[int, float, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,19 +108,8 @@ def name_of(gamma: float) -> str:
 
 def make(settings: Settings, size: Size, problem: Federated, seed: int, options: dict[str, Any]) -> Federation:
     """Creates a federation of FZooS."""
-    return make_federation(
-        "fzoos",
-        problem.clients,
-        problem.x0,
-        bounds=problem.bounds,
-        local_steps=settings.local_steps,
-        seed=seed,
-        codec=False,
-        num_features=size.num_features,
-        reset_rule=False,
-        rate_schedule="constant",
-        **options,
-    )
+    options = {"num_features": size.num_features, "reset_rule": False, "rate_schedule": "constant"} | options
+    return federation_of(problem, "fzoos", local_steps=settings.local_steps, seed=seed, options=options)
 
 
 def used(federation: Federation) -> float:
@@ -184,23 +170,19 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         for cell in settings.cells_of(size):
             problem = quadratics(size.dim, settings.clients, cell[1], fresh, cell[2])
             for method in (*map(name_of, FIXED), *size.rules):
-                key: Row = {"seed": seed, **_conditions(cell), "method": method}
+                key: Row = {"seed": seed, **conditions(cell), "method": method}
                 rows += [key | row for row in run(settings, size, problem, method, fresh)]
     return rows
 
 
-def _conditions(cell: Cell) -> dict[str, float]:
-    return dict(zip(("dim", "heterogeneity", "noise"), cell, strict=True))
-
-
 def finals(rows: Rows, cell: Cell, method: str) -> np.ndarray:
     """Returns log10 of the last gap, one number per seed."""
-    return np.log10(final(rows, "round", method=method, **_conditions(cell)))
+    return np.log10(final(rows, "round", method=method, **conditions(cell)))
 
 
 def mean_gamma(rows: Rows, cell: Cell, method: str) -> float:
     """Returns the mean γ of a method over seeds and all rounds but the first."""
-    chosen = where(rows, method=method, **_conditions(cell))
+    chosen = where(rows, method=method, **conditions(cell))
     return float(np.mean([row["gamma"] for row in chosen if row["round"] != 1]))
 
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.fzoos.comparison import federation_of, gaps, log_final, total_queries
-from experiments.papers.fzoos.quadratics import quadratics
+from experiments.papers.fzoos.quadratics import Cell, conditions, quadratics
 from optimizers.comparison.interval import with_interval
 from optimizers.comparison.records import Row, Rows, curve, seeds_of, where
 from optimizers.first_order import adam
@@ -51,8 +51,6 @@ LED = (0.5, 5.0)
 
 FIRST_SEED = 100
 """Added to the experiment's seeds, because other seeds were used during development."""
-
-Cell = tuple[int, float, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +82,6 @@ class Settings:
         return [(dim, c, s) for dim, s, c in itertools.product(dims, self.noises, self.heterogeneities)]
 
 
-def _conditions(cell: Cell) -> dict[str, float]:
-    return dict(zip(("dim", "heterogeneity", "noise"), cell, strict=True))
-
-
 def _label(cell: Cell) -> str:
     return f"d = {cell[0]}, C = {cell[1]:g}" + (f", noise {cell[2]:g}" if cell[2] else "")
 
@@ -107,19 +101,19 @@ def run_seed(settings: Settings, seed: int) -> Rows:
             own = {"num_features": features[dim], "gamma": "adaptive"} if method == FZOOS else {}
             options = (own or {"directions": settings.directions}) | RULES[rule]
             federation = federation_of(problem, method, local_steps=settings.local_steps, seed=fresh, options=options)
-            key: Row = {"seed": seed, **_conditions(cell), "method": method, "rule": rule}
+            key: Row = {"seed": seed, **conditions(cell), "method": method, "rule": rule}
             rows += [key | row for row in gaps(federation, problem, settings.rounds)]
     return rows
 
 
 def finals(rows: Rows, cell: Cell, method: str, rule: str, queries: int | None = None) -> np.ndarray:
     """Returns log10 of the last gap within a number of queries by all clients (None: no limit), one number per seed."""
-    return log_final(rows, queries, method=method, rule=rule, **_conditions(cell))
+    return log_final(rows, queries, method=method, rule=rule, **conditions(cell))
 
 
 def spent(rows: Rows, cell: Cell) -> int:
     """Returns the total queries of FZooS."""
-    return total_queries(rows, method=FZOOS, rule="settling", **_conditions(cell))
+    return total_queries(rows, method=FZOOS, rule="settling", **conditions(cell))
 
 
 def best_rule(rows: Rows, cell: Cell, method: str) -> str:
@@ -144,7 +138,7 @@ def gains(rows: Rows, cells: list[Cell]) -> dict[str, np.ndarray]:
 
 def curves(rows: Rows, cell: Cell) -> Iterator[tuple[plotting.MethodStyle, Rows]]:
     """Yields style and records of FZooS with both rates, and of the baselines with their best rules."""
-    heights = [row | {"value": float(np.log10(float(row["value"])))} for row in where(rows, **_conditions(cell))]
+    heights = [row | {"value": float(np.log10(float(row["value"])))} for row in where(rows, **conditions(cell))]
     yield plotting.METHODS[SETTLING], where(heights, method=FZOOS, rule="settling")
     yield plotting.METHODS[FZOOS], where(heights, method=FZOOS, rule="rate 0.01")
     for method in BASELINES:

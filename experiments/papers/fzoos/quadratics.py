@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Cell = tuple[int, float, float]
+"""d, the heterogeneity C, and the standard deviation of the noise."""
+
 HALF_WIDTH = 10.0
 """Half the side of the functions' own box [−10, 10]^d."""
 
@@ -76,6 +79,11 @@ class Federated:
         """Computes F(x) − min F from the distance to the minimizer, without cancellation."""
         z = 2 * HALF_WIDTH * x - HALF_WIDTH
         return float((z + 0.5).square().sum()) / (10.0 * self.mean.dimension)
+
+
+def conditions(cell: Cell) -> dict[str, float]:
+    """Returns a cell as columns of the records."""
+    return dict(zip(("dim", "heterogeneity", "noise"), cell, strict=True))
 
 
 def quadratics(dim: int, clients: int, heterogeneity: float, seed: int, noise: float = 0.0) -> Federated:

@@ -303,44 +303,44 @@ def differs(settings: Settings) -> str:
     return "; ".join(found)
 
 
-def experiment(quick: Settings, reduced: Settings, seeds: dict[str, int], paper: Settings, **what: Any) -> Experiment:
-    """Returns the table or the figure."""
-    return Experiment(
-        scales={"paper": paper, "reduced": reduced, "quick": quick},
-        run_seed=run_seed,
-        seeds=seeds,
-        data=("mnist", "cifar10"),
-        stand_in=lambda settings: stand_in(settings.datasets, settings.data, settings.side),
-        differs=differs,
-        check=lambda settings: [load_images(name, settings.data, settings.side) for name in settings.datasets],
-        **what,
-    )
-
+SHARED: dict[str, Any] = {
+    "run_seed": run_seed,
+    "data": ("mnist", "cifar10"),
+    "stand_in": lambda settings: stand_in(settings.datasets, settings.data, settings.side),
+    "differs": differs,
+    "check": lambda settings: [load_images(name, settings.data, settings.side) for name in settings.datasets],
+}
 
 EXPERIMENTS = (
-    experiment(
-        Settings(images=1, methods=("zord", "zord_kept", "rgf", "gld", "turbo1", "turbom"), **QUICK),
-        Settings(images=3, **REDUCED),
-        {"reduced": 2, "paper": 5},
-        Settings(),
+    Experiment(
         id="zord-table1",
         shows=lambda settings: f"queries to a successful black-box attack within an L∞ bound, {per_seed(settings)}",
         claim="RGF, PRGF, GLD, TuRBO-1 and TuRBO-10 need 1.7 to 10.8 times as many queries as ZoRD.",
+        scales={
+            "paper": Settings(),
+            "reduced": Settings(images=3, **REDUCED),
+            "quick": Settings(images=1, methods=("zord", "zord_kept", "rgf", "gld", "turbo1", "turbom"), **QUICK),
+        },
         plot=plot_table1,
         caption="Each dot is a seed's mean over its images; vertical marks are medians. A failed attack counts as the "
         "budget.",
         claims=claims_of_table1,
         table=table,
+        seeds={"reduced": 2, "paper": 5},
+        **SHARED,
     ),
-    experiment(
-        Settings(("mnist",), (0.3,), images=1, methods=WITHOUT_TURBO, **QUICK),
-        Settings(("mnist",), (0.3,), images=5, methods=WITHOUT_TURBO, **REDUCED),
-        {"reduced": 5, "paper": 5},
-        Settings(methods=WITHOUT_TURBO),
+    Experiment(
         id="zord-fig9",
         shows=lambda settings: f"success rate of black-box attacks against queries, {per_seed(settings)}",
         claim="At equal queries ZoRD's success rate is considerably higher than those of RGF, PRGF and GLD.",
+        scales={
+            "paper": Settings(methods=WITHOUT_TURBO),
+            "reduced": Settings(("mnist",), (0.3,), images=5, methods=WITHOUT_TURBO, **REDUCED),
+            "quick": Settings(("mnist",), (0.3,), images=1, methods=WITHOUT_TURBO, **QUICK),
+        },
         plot=plot_fig9,
         claims=claims_of_fig9,
+        seeds=5,
+        **SHARED,
     ),
 )
