@@ -4,57 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
-from typing import Any, NamedTuple
-
-
-class Ground(NamedTuple):
-    """A verdict that supports an advice, given by the experiment's id and the beginning of the claim."""
-
-    experiment: str
-    claim: str
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """The method to use in one case.
+    """The method to use in one case, or the default of a method's option.
 
     Attributes:
-        title: dimension, budget, noise, clients, bandwidth or constraints of the case.
-        use: the recommended call.
+        title: dimension, budget, noise, clients, bandwidth or constraints of the case, or the option with its default.
+        use: the recommended call; empty for an option.
         why: one or two sentences.
-        grounds: the verdicts that support it.
+        grounds: the verdicts that support it: the experiment's id and the beginning of the claim of each.
     """
 
     title: str
     use: str
     why: str
-    grounds: tuple[Ground, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Default:
-    """The default of a method's option.
-
-    Attributes:
-        method: name of a class.
-        option: name of an argument.
-        why: one or two sentences.
-        grounds: the verdicts that support it.
-        value: the default value.
-    """
-
-    method: str
-    option: str
-    why: str
-    grounds: tuple[Ground, ...]
-    value: str | None = None
-
-    @property
-    def title(self) -> str:
-        """The option as an argument of the class."""
-        return f"{self.method}({self.option}={self.value!r})"
+    grounds: tuple[tuple[str, str], ...]
 
 
 def read_toml(name: str) -> dict[str, Any]:
@@ -67,13 +36,13 @@ def joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
-    grounds: Mapping[str, Sequence[str]] = entry["grounds"]
-    found = tuple(Ground(experiment, claim) for experiment, claims in grounds.items() for claim in claims)
-    return {**entry, "why": joined(entry["why"]), "grounds": found}
+def _advice(entry: Mapping[str, Any]) -> Advice:
+    title = entry.get("title") or f"{entry['method']}({entry['option']}={entry.get('value')!r})"
+    grounds = tuple((experiment, claim) for experiment, claims in entry["grounds"].items() for claim in claims)
+    return Advice(title, entry.get("use", ""), joined(entry["why"]), grounds)
 
 
-_GUIDE = read_toml("guide.toml")
-INTRODUCTION = joined(_GUIDE["introduction"])
-ADVICE = tuple(Advice(**_fields(entry)) for entry in _GUIDE["case"])
-DEFAULTS = tuple(Default(**_fields(entry)) for entry in _GUIDE["default"])
+GUIDE = read_toml("guide.toml")
+INTRODUCTION = joined(GUIDE["introduction"])
+ADVICE = tuple(map(_advice, GUIDE["case"]))
+DEFAULTS = tuple(map(_advice, GUIDE["default"]))

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
@@ -20,18 +20,6 @@ from experiments.running.results import ResultsError
 NEEDED = ("format", "experiment", "paper", "source", "shows", "claim", "settings", "seeds", "versions", "machine")
 
 
-class Picture(NamedTuple):
-    """A figure's file.
-
-    Attributes:
-        name: file name in the results folder.
-        inches: printed width.
-    """
-
-    name: str
-    inches: float
-
-
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """The results of one experiment.
@@ -40,13 +28,13 @@ class Entry:
         id: id of the experiment.
         facts: contents of ``ID.settings.json``.
         verdicts: the verdicts on its claims.
-        pictures: its figures; empty if there is only a table.
+        pictures: file name and printed width in inches of each figure; empty if there is only a table.
     """
 
     id: str
     facts: Mapping[str, Any]
     verdicts: Sequence[Verdict]
-    pictures: Sequence[Picture]
+    pictures: Sequence[tuple[str, float]]
 
     @property
     def paper(self) -> str:
@@ -100,7 +88,7 @@ def read(folder: Path, name: str) -> Entry:
             raise ResultsError(f"{path} does not exist; run {name} again")
         with Image.open(path) as image:
             dots = image.info.get("dpi", (100.0, 100.0))[0]
-            pictures.append(Picture(path.name, round(image.width / dots, 1)))
+            pictures.append((path.name, round(image.width / dots, 1)))
     return Entry(name, facts, results.read_verdicts(folder, name), pictures)
 
 

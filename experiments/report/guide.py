@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.report.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
+from experiments.report.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice
 from experiments.report.entries import Entry
 from experiments.report.markdown import page, table, text
 from experiments.report.section import Judged, link, verdict_table
@@ -15,13 +15,13 @@ from experiments.report.section import Judged, link, verdict_table
 TITLE = "Which method to use when"
 
 
-def look_up(grounds: Sequence[Ground], entries: Sequence[Entry]) -> list[Judged]:
+def look_up(grounds: Sequence[tuple[str, str]], entries: Sequence[Entry]) -> list[Judged]:
     """Returns the results' verdicts for some grounds, in the order of the grounds."""
     found: list[Judged] = []
-    for ground in grounds:
+    for experiment, claim in grounds:
         for entry in entries:
-            if entry.id == ground.experiment:
-                found += [(entry, v) for v in entry.verdicts if v.claim.startswith(ground.claim)][:1]
+            if entry.id == experiment:
+                found += [(entry, v) for v in entry.verdicts if v.claim.startswith(claim)][:1]
     return found
 
 
@@ -37,9 +37,9 @@ def guide(entries: Sequence[Entry]) -> str:
 
 
 def _part(
-    heading: str, columns: Sequence[str], items: Sequence[tuple[Advice | Default, str, str]], entries: Sequence[Entry]
+    heading: str, columns: Sequence[str], items: Sequence[tuple[Advice, str, str]], entries: Sequence[Entry]
 ) -> list[str]:
-    """Formats one part: a table of its items (advice or default, cell, paragraph), then each with its verdicts."""
+    """Formats one part: a table of its items (advice, cell, paragraph), then each with its verdicts."""
     rows, blocks = [], list[str]()
     for item, short, long in items:
         if judged := look_up(item.grounds, entries):

@@ -14,11 +14,11 @@ from experiments import registry
 from experiments.harness.experiment import PAPERS, counted, in_words
 from experiments.harness.verdicts import DIFFERS, ON_STAND_IN, OWN_WORDS, STATUSES
 from experiments.report import real_data
+from experiments.report.advice import joined, read_toml
 from experiments.report.entries import Entry, read_all, tallies
 from experiments.report.guide import TITLE, guide
 from experiments.report.markdown import page, table, text
 from experiments.report.section import link, section, verdict_table
-from experiments.report.summary import RULE, SUMMARIES, Summary
 from experiments.running import results
 from experiments.running.results import ResultsError
 
@@ -27,6 +27,12 @@ GUIDE = "which-method.md"
 REAL_DATA = "real-data.md"
 TITLES = PAPERS | {"scoreboards": "Scoreboards: third-party problems"}
 """The title of each page of results."""
+
+SUMMARIES = read_toml("summary.toml")
+"""For each page the main claims of the paper, with the figures and tables that show them, and their consequences."""
+
+RULE = joined(SUMMARIES.pop("rule"))
+"""The rule of judgement."""
 
 MARKS = ("<!-- reproduced -->\n", "<!-- /reproduced -->")
 """The lines between which ``with_counts`` inserts the table of outcomes."""
@@ -104,10 +110,10 @@ def _results(name: str, own: Sequence[Entry]) -> str:
 
 
 def _points(name: str, own: Sequence[Entry]) -> list[str]:
-    one = SUMMARIES.get(name, Summary((), ""))
-    shown = [(point.claim, [e for e in own if e.id in point.experiments]) for point in one.points]
+    one = SUMMARIES.get(name, {"points": []})
+    shown = [(joined(point["claim"]), [e for e in own if e.id in point["experiments"]]) for point in one["points"]]
     lines = [f"- {text(claim)} **{_counts(found)}**" for claim, found in shown if found]
-    return ["\n".join(lines), f"**In the library:** {text(one.doing)}"] if lines else []
+    return ["\n".join(lines), f"**In the library:** {text(joined(one['doing']))}"] if lines else []
 
 
 def _counts(entries: Sequence[Entry]) -> str:

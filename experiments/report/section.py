@@ -24,8 +24,8 @@ def section(entry: Entry, reading: str) -> list[str]:
         blocks.append(f"**Stand-in:** {text(facts['stand_in'])}. The paper's data were not used.")
     if facts.get("differs"):
         blocks.append(f"**The paper's data, with another model or size:** {text(facts['differs'])}.")
-    for number, one in enumerate(entry.pictures):
-        blocks.append(picture(one.name, one.inches, f"{said}, more methods" if number else said))
+    for number, (file, inches) in enumerate(entry.pictures):
+        blocks.append(picture(file, inches, f"{said}, more methods" if number else said))
     if entry.pictures and facts.get("caption"):
         blocks.append(f"{text(facts['caption'])} {seeds}.")
     for found in (facts.get("table"), *facts.get("tables", ())):

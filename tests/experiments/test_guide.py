@@ -10,7 +10,7 @@ import torch
 
 import optimizers
 from experiments.harness.verdicts import judge
-from experiments.report.advice import ADVICE, DEFAULTS, Ground
+from experiments.report.advice import ADVICE, DEFAULTS, GUIDE
 from experiments.report.entries import Entry
 from experiments.report.guide import guide, look_up
 from federated import Algorithm, make_federation
@@ -65,19 +65,19 @@ def test_a_call_with_an_option_that_is_not_there_would_be_seen():
             made(dataclasses.replace(ADVICE[0], use=use))
 
 
-@pytest.mark.parametrize("default", DEFAULTS, ids=lambda default: default.title)
+@pytest.mark.parametrize("default", GUIDE["default"], ids=lambda default: default["option"])
 def test_a_default_is_the_librarys(default):
     classes = {cls.__name__: cls for cls in (method_class("zord"), method_class("hiso"), algorithm_class("fzoos"))}
-    assert inspect.signature(classes[default.method]).parameters[default.option].default == default.value
+    parameter = inspect.signature(classes[default["method"]]).parameters[default["option"]]
+    assert parameter.default == default.get("value")
 
 
 @needs_results
 @pytest.mark.parametrize("item", [*ADVICE, *DEFAULTS], ids=lambda item: item.title)
 def test_every_ground_is_in_the_published_results_and_one_is_decided(item):
     found = look_up(item.grounds, ENTRIES)
-    assert [(e.id, v.claim.startswith(g.claim)) for (e, v), g in zip(found, item.grounds, strict=True)] == [
-        (g.experiment, True) for g in item.grounds
-    ]
+    assert [e.id for e, _ in found] == [experiment for experiment, _ in item.grounds]
+    assert all(v.claim.startswith(claim) for (_, v), (_, claim) in zip(found, item.grounds, strict=True))
     assert any(verdict.status != "undecided" for _, verdict in found)
 
 
@@ -92,8 +92,9 @@ def test_both_tables_have_a_row_for_each_item():
 @needs_results
 def test_an_undecided_ground_supports_nothing():
     advice = ADVICE[0]
-    (entry,) = [entry for entry in ENTRIES if entry.id == advice.grounds[0].experiment]
-    open_ = judge(advice.grounds[0].claim, "gap", {"": np.array([-1.0, 1.0])}, below=0.0)
+    experiment, claim = advice.grounds[0]
+    (entry,) = [entry for entry in ENTRIES if entry.id == experiment]
+    open_ = judge(claim, "gap", {"": np.array([-1.0, 1.0])}, below=0.0)
     stood_in = dataclasses.replace(open_, stand_in="digits")
     for verdict, word in ((open_, "undecided"), (stood_in, "undecided on the stand-in")):
         page = guide([Entry(entry.id, entry.facts, [verdict], ())])
@@ -107,7 +108,7 @@ def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     claim = "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"
     worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, below=0.25, control=True)
     other = Entry(entry.id, entry.facts, [worse], ())
-    assert look_up([Ground("beyond-gamma", claim), Ground("zord-fig3", "ZoRD")], [other]) == [(other, worse)]
+    assert look_up([("beyond-gamma", claim), ("zord-fig3", "ZoRD")], [other]) == [(other, worse)]
     page = guide([other])
     assert f"| holds partly, in 1 of 2 settings | {claim} | regret, mean of 2 settings: 0.275" in page
     assert "Katyusha" not in page and guide([]) == ""
