@@ -175,9 +175,7 @@ def judge_pairs(
     statistic: str,
     measure: Callable[[Cell, str], np.ndarray],
     cells: Mapping[str, Cell],
-    *,
-    above: float = -math.inf,
-    below: float = math.inf,
+    **bars: float,
 ) -> list[Verdict]:
     """Judges a claim about the difference of two methods, for each pair of methods.
 
@@ -187,14 +185,13 @@ def judge_pairs(
         statistic: the quantity that the difference measures.
         measure: maps a cell and a method to one number per seed.
         cells: label of each cell and the first argument of ``measure``.
-        above: lower threshold of the difference.
-        below: upper threshold.
+        **bars: thresholds of the difference, ``above`` and ``below``.
     """
     verdicts = []
     for method, other, control in pairs:
         differences = {label: measure(cell, method) - measure(cell, other) for label, cell in cells.items()}
         words = claim.format(METHODS[method].label, METHODS[other].label)
-        verdicts.append(judge(words, statistic, differences, above=above, below=below, control=control))
+        verdicts.append(judge(words, statistic, differences, control=control, **bars))
     return verdicts
 
 

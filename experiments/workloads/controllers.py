@@ -66,10 +66,8 @@ def make(name: str) -> Any:
         return gymnasium.make(ENVIRONMENTS[name][0])
 
 
-@lru_cache(maxsize=len(ENVIRONMENTS))
-def environment(name: str) -> Any:
-    """Returns an instance that the process shares: for its spaces, and for episodes if a reset clears its state."""
-    return make(name)
+environment = lru_cache(maxsize=len(ENVIRONMENTS))(make)
+"""Returns an instance that the process shares: for its spaces, and for episodes if a reset clears its state."""
 
 
 def layers(env: Any, hidden: tuple[int, ...] = HIDDEN) -> tuple[int, ...]:

@@ -20,8 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.registry import UnknownNameError
-
 OTHER_NAMES = {"covertype": "covtype"}
 NAMES = ("mnist", "cifar10", "covertype", "sst2", "qqp", "squad")
 
@@ -69,11 +67,8 @@ def fetch(name: str, data: Path) -> Path:
     """Downloads a data set into its folder by the usual loader: torchvision, scikit-learn or datasets.
 
     Raises:
-        UnknownNameError: for another name.
         DataError: if the loader is not installed or the download fails.
     """
-    if name not in NAMES:
-        raise UnknownNameError("data set", name, NAMES)
     folder = folder_of(data, name)
     with reading(f"{name} cannot be downloaded"):
         if name == "covertype":

@@ -13,7 +13,7 @@ import ctypes
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -185,7 +185,7 @@ def chosen(
         MissingExtraError: for a named black box whose packages are not installed.
     """
     if unknown := [function for function in functions if function not in suite.functions]:
-        raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {_listed(suite.functions)}")
+        raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {listed(suite.functions)}")
     names = list(functions or suite.functions)
     if known := BOXES.get(suite.name):
         boxes = [known[str(name)] for name in names]
@@ -199,7 +199,7 @@ def chosen(
             "whoever checks the results"
         )
     if other := [d for d in dimensions if d not in suite.known]:
-        raise ValueError(f"{suite.name} has no dimension {other[0]}; it has {_listed(suite.known)}")
+        raise ValueError(f"{suite.name} has no dimension {other[0]}; it has {listed(suite.known)}")
     return [
         Problem(suite.name, function, d, instance, (factor or suite.factor) * d)
         for instance in instances
@@ -208,7 +208,8 @@ def chosen(
     ]
 
 
-def _listed(values: Sequence[int | str]) -> str:
+def listed(values: Iterable[object]) -> str:
+    """Formats values with commas between them."""
     return ", ".join(map(str, values))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
-from experiments.benchmarks.problems.suites import BOXES, SUITES, Problem, Suite
+from experiments.benchmarks.problems.suites import BOXES, SUITES, Problem, Suite, listed
 from experiments.harness.experiment import counted
 from experiments.harness.verdicts import Table
 
@@ -68,9 +68,9 @@ def values(records: Sequence[Record]) -> Table:
     """Returns each method's least value on each black box: the mean over instances, with its standard error."""
     names = list(dict.fromkeys(record.run.problem.function for record in records))
     rows = []
-    for method in dict.fromkeys(record.run.method for record in records):
-        own = [[r.final for r in records if r.run.method == method and r.run.problem.function == n] for n in names]
-        rows.append((label(method), *(_mean(finals) if finals else "" for finals in own)))
+    for method, own in _by_method(records).items():
+        found = [[record.final for record in own if record.run.problem.function == name] for name in names]
+        rows.append((label(method), *(_mean(finals) if finals else "" for finals in found)))
     caption = "Mean least value over a problem's instances, with its standard error."
     return Table(("least value", *map(str, names)), tuple(rows), caption)
 
@@ -108,7 +108,7 @@ def on_fewer(board: Board) -> Table | None:
         order = sorted(known, key=lambda name: known[name])
         said = ", ".join(f"{label(name)} {known[name]:.2f} / {means[name]:.2f}" for name in order)
         functions = counted(len({problem.function for problem in mine.problems}), "function")
-        where = f"{_listed(_dimensions(mine))}; {functions}, {counted(len(mine.problems), 'problem')}"
+        where = f"{listed(_dimensions(mine))}; {functions}, {counted(len(mine.problems), 'problem')}"
         rows.append((label(method), where, said))
     columns = ("method", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
     return Table(columns, tuple(rows), "Methods that ran on only some problems of a dimension.")
@@ -116,23 +116,18 @@ def on_fewer(board: Board) -> Table | None:
 
 def times(records: Sequence[Record]) -> Table:
     """Returns the table of processor milliseconds per query, without the objective."""
-    dims = sorted({record.run.problem.dimension for record in records})
-    found: dict[str, list[str]] = {}
-    for method in dict.fromkeys(record.run.method for record in records):
-        own = [
-            [r.milliseconds for r in records if r.run.method == method and r.run.problem.dimension == d] for d in dims
-        ]
-        found[method] = [f"{np.mean(values):.2g}" if values else "" for values in own]
-    rows = tuple((label(method), *cells) for method, cells in found.items())
+    dims, rows = sorted({record.run.problem.dimension for record in records}), []
+    for method, own in _by_method(records).items():
+        found = [[record.milliseconds for record in own if record.run.problem.dimension == d] for d in dims]
+        rows.append((label(method), *(f"{np.mean(values):.2g}" if values else "" for values in found)))
     caption = "Processor milliseconds of a method per query, without the objective, mean over runs, on one thread."
-    return Table(("ms per query", *(f"d = {d}" for d in dims)), rows, caption)
+    return Table(("ms per query", *(f"d = {d}" for d in dims)), tuple(rows), caption)
 
 
 def what_was_run(records: Sequence[Record]) -> Table:
     """Lists functions, dimensions, instances, budgets, runs, failures and processor time of each method."""
     rows = []
-    for method in dict.fromkeys(record.run.method for record in records):
-        own = [record for record in records if record.run.method == method]
+    for method, own in _by_method(records).items():
         problems = [record.run.problem for record in own]
         functions = {p.function for p in problems}
         budgets = {p.queries // p.dimension for p in problems} if problems[0].suite not in BOXES else {}
@@ -142,9 +137,9 @@ def what_was_run(records: Sequence[Record]) -> Table:
             (
                 label(method),
                 str(len(functions)),
-                _listed(sorted({p.dimension for p in problems})),
-                _listed(sorted({p.instance for p in problems})),
-                _listed(f"{factor} d" for factor in sorted(budgets)) or "the problem's own",
+                listed(sorted({p.dimension for p in problems})),
+                listed(sorted({p.instance for p in problems})),
+                listed(f"{factor} d" for factor in sorted(budgets)) or "the problem's own",
                 f"{len(own):,}",
                 f"{len(failed)}{why}",
                 f"{sum(record.seconds for record in own) / 3600:.2g}",
@@ -155,6 +150,11 @@ def what_was_run(records: Sequence[Record]) -> Table:
     return Table(
         columns, tuple(rows), "The runs of each method. A failed run counts with its values until the failure."
     )
+
+
+def _by_method(records: Sequence[Record]) -> dict[str, list[Record]]:
+    names = dict.fromkeys(record.run.method for record in records)
+    return {name: [record for record in records if record.run.method == name] for name in names}
 
 
 def as_text(table: Table) -> list[str]:
@@ -215,7 +215,7 @@ def _better(board: Board) -> str:
     if not board.better:
         return ""
     where = {m: [d for d in sorted(board.better) if board.better[d] == m] for m in board.better.values()}
-    said = "; ".join(f"{label(method)} at d = {_listed(dims)}" for method, dims in where.items())
+    said = "; ".join(f"{label(method)} at d = {listed(dims)}" for method, dims in where.items())
     return f"The better COBYQA, by mean score: {said}. "
 
 
@@ -224,12 +224,8 @@ def _asked(board: Board) -> str:
     functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
     budgets = sorted({p.queries // p.dimension for p in problems})
     own = "each problem's own budget; each black box counts once, by its mean over instances"
-    spent = own if problems[0].suite in BOXES else f"{_listed(budgets)} d queries"
-    return f"{counted(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values))
+    spent = own if problems[0].suite in BOXES else f"{listed(budgets)} d queries"
+    return f"{counted(len(functions), 'function')}, instances {listed(instances)}, {spent}."
 
 
 def _with(field: str, value: object) -> Chosen:

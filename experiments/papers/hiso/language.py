@@ -286,18 +286,22 @@ def check(settings: Settings) -> None:
             llm.load_prompts(folder, task, model, split, 2, 0)
 
 
+def named(settings: Settings) -> tuple[str, str]:
+    """Returns the names of the models and of the tasks."""
+    return ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
+
+
 def describe(settings: Settings) -> str:
     """Names the stand-in; an empty string if real models and data are used."""
     if settings.data:
         return ""
-    models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
+    models, tasks = named(settings)
     return f"tiny OPTs for {models}, templated sentences for {tasks}"
 
 
 def over(settings: Settings) -> str:
     """Formats the models and tasks."""
-    models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
-    return f"{models} on {tasks}"
+    return " on ".join(named(settings))
 
 
 def tuned_dimension(rows: Rows, model: str) -> int:
@@ -333,10 +337,14 @@ def rounds_until(rows: Rows, target: np.ndarray, **conditions: str) -> tuple[np.
     return np.maximum(rounds, 1.0), reached
 
 
+def rounds_until_best(rows: Rows, **conditions: str) -> np.ndarray:
+    """Returns the rounds until the run's best score, one number per seed."""
+    return rounds_until(rows, best(rows, **conditions), **conditions)[0]
+
+
 def bytes_until_best(rows: Rows, **conditions: str) -> np.ndarray:
     """Returns a client's bytes until the run's best score, one number per seed."""
-    rounds, _ = rounds_until(rows, best(rows, **conditions), **conditions)
-    return rounds * by_seed(rows, quantity="bytes", **conditions)
+    return rounds_until_best(rows, **conditions) * by_seed(rows, quantity="bytes", **conditions)
 
 
 def in_units(count: float) -> str:

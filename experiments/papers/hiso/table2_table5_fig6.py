@@ -123,9 +123,8 @@ def table2(settings: Settings, rows: Rows) -> Table:
 
 def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> np.ndarray:
     """Returns the bytes that the rounds until a run's best score would need at the model's nominal d, one per seed."""
-    rounds, _ = rounds_until(rows, best(rows, method=method, **cell), method=method, **cell)
-    d = accounting.MODELS[MODELS[cell["model"]]]
-    return np.asarray(rounds * bytes_a_round(method, d, settings.perturbations))
+    each = bytes_a_round(method, accounting.MODELS[MODELS[cell["model"]]], settings.perturbations)
+    return language.rounds_until_best(rows, method=method, **cell) * each
 
 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
@@ -231,15 +230,12 @@ def table5(settings: Settings, rows: Rows) -> Table:
     lines = []
     for title, cell in cells_of(settings, rows).items():
         for method in settings.methods:
-            score = best(rows, method=method, **cell)
-            rounds, _ = rounds_until(rows, score, method=method, **cell)
+            scored = [with_interval(found(rows, method=method, **cell)) for found in (best, language.rounds_until_best)]
             each = language.bytes_until_best(rows, method=method, **cell)
             named = at_printed_size(settings, rows, method, cell)
             spent = [language.in_units(float(count.mean())) for count in (each, named)]
-            scored = [with_interval(score), with_interval(rounds)]
-            lines.append(
-                (title, plotting.METHODS[method].label, *scored, *spent, TABLE_5.get(place_of(method, cell), ""))
-            )
+            printed_there = TABLE_5.get(place_of(method, cell), "")
+            lines.append((title, plotting.METHODS[method].label, *scored, *spent, printed_there))
     columns = "model and task", "method", "best score", "rounds", "bytes, this d", "bytes, d as named", "paper"
     return Table(columns, tuple(lines), NOTE.format(", until the method's best score"))
 

@@ -106,17 +106,17 @@ LOST = {"zord_probability_gate": ("experiments.beyond.query_rules", "Probability
 
 
 def ours(
-    method: str | type[Optimizer], options: Callable[[Problem, Start], Mapping[str, Any]]
+    method: str | type[Optimizer], options: Callable[[Problem, Start], Mapping[str, Any]] = lambda problem, start: {}
 ) -> Callable[..., list[float]]:
     """Returns a function that runs one of the project's methods and returns the values of f in query order.
 
     Args:
         method: the name of a method or of a rejected rule (``LOST``), or a class.
-        options: maps a problem and a start to options; options of a single run override them.
+        options: maps a problem and a start to options besides ``SETTINGS``; options of a single run override them.
     """
 
     def descend(problem: Problem, start: Start, queries: int, seed: int, **changed: Any) -> list[float]:
-        arguments = {**options(problem, start), **changed}
+        arguments = {**SETTINGS.get(str(method), {}), **options(problem, start), **changed}
         cls = named_class("method", method, registry.METHODS | LOST, Optimizer)
         return _values(cls(start.x, bounds=problem.bounds.T, max_queries=queries, seed=seed, **arguments), problem)
 
@@ -208,21 +208,16 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "zord": ours("zord", lambda problem, start: as_printed(problem.dim)),
     "zord_last": ours("zord", lambda problem, start: {**as_printed(problem.dim), "start": "last"}),
     "zord_history": ours("zord", lambda problem, start: {**as_printed(problem.dim), "history": (start.X, start.y)}),
-    "zord_kept": ours("zord", lambda problem, start: {}),
+    "zord_kept": ours("zord"),
     "zord_gated": ours("zord_probability_gate", lambda problem, start: {"active": "gated"}),
-    "least_squares_gradient": ours("least_squares_gradient", lambda problem, start: {}),
-    "rgf": ours("rgf", lambda problem, start: SETTINGS["rgf"]),
-    "prgf": ours("prgf", lambda problem, start: SETTINGS["prgf"]),
-    "gld": ours("gld", lambda problem, start: SETTINGS["gld"]),
+    **{name: ours(name) for name in ("least_squares_gradient", "rgf", "prgf", "gld", "cobbo")},
     "gradient_descent": ours("gradient_descent", lambda problem, start: {"jac": problem.gradient, "rescale": True}),
-    "cobbo": ours("cobbo", lambda problem, start: {}),
     "turbo1": _go_on,
     "turbo_alone": ours("turbo", lambda problem, start: start.options),
     "cma_es": _cma_es,
     "cobyqa": _cobyqa,
 }
-"""Maps a method's name in ``surrogates.plotting`` to a function that returns its values of f in query order.
-"""
+"""Maps a method's name in ``surrogates.plotting`` to a function that returns its values of f in query order."""
 
 
 def relative_to_first(rows: Rows) -> Rows:
