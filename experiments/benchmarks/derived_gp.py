@@ -95,13 +95,8 @@ def main(arguments: Sequence[str]) -> int:
         megabytes = peak_memory(call, options.device)
         targets.append(Target(f"mean+trace: megabytes above the data, {_cell(*WIDE)}", megabytes, MEGABYTES))
     rows = [(*key, timing.median) for key, timing in times.items()]
-    return output.write(
-        options.out,
-        "derived-gp",
-        [str(table), *left_out, *output.target_lines(targets)],
-        device=options.device,
-        rows=rows,
-    )
+    lines = [str(table), *left_out, *output.target_lines(targets)]
+    return output.write(options.out, "derived-gp", lines, device=options.device, rows=rows)
 
 
 def _times(options: argparse.Namespace) -> tuple[dict[Key, Measurement], list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -142,18 +141,15 @@ def network_problem(name: str, seed: int, clients: int = 1, images: int = 300) -
 
     ``mlp_scaled`` is the same network with tensors in the units of ``SCALES``.
     """
-    sizes = [math.prod(shape) for shape in training.SHAPES["mlp"]]
-    scales = SCALES if name == "mlp_scaled" else (1.0,) * len(sizes)
-    unit = torch.cat([torch.full((n,), s, dtype=torch.float64) for n, s in zip(sizes, scales, strict=True)])
+    groups, scales = training.tensors("mlp"), SCALES if name == "mlp_scaled" else (1.0,) * len(SCALES)
+    unit = torch.cat([torch.full((len(g),), s, dtype=torch.float64) for g, s in zip(groups, scales, strict=True)])
     parts, pooled, _ = training.federation_of("mlp", max(clients, 2), 1.0, seed)
     whole = _scaled(pooled, unit, None if clients > 1 else images)
     functions = tuple(_scaled(part, unit, None) for part in parts) if clients > 1 else (whole,)
-    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-    groups = [range(a, b) for a, b in itertools.pairwise(ends)]
     rate = SCALED_RATE if name == "mlp_scaled" else PLAIN_RATE
     x0 = training.initial("mlp", seed).double() / unit
     return CurvatureProblem(
-        functions, x0, 0.0, unit.square(), groups, len(sizes), lambda count: rate * min(count, 5), whole, PLAIN_RATE
+        functions, x0, 0.0, unit.square(), groups, len(groups), lambda count: rate * min(count, 5), whole, PLAIN_RATE
     )
 
 

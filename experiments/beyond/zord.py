@@ -55,12 +55,7 @@ NOISE = {"noisy": 10.0}
 
 STEPS, SIGMAS, RADII, SIDES = (0.03, 0.1, 0.3), (0.3, 1.0, 3.0), (0.5, 1.5, 4.5), (0.2, 0.4, 0.8)
 GRIDS: dict[str, tuple[float, ...]] = {
-    "zord": STEPS,
-    "zord_kept": STEPS,
-    "zord_gated": STEPS,
-    "zord_random": STEPS,
-    "least_squares_gradient": STEPS,
-    "rgf": STEPS,
+    **dict.fromkeys(("zord", "zord_kept", "zord_gated", "zord_random", "least_squares_gradient", "rgf"), STEPS),
     "cma_es": SIGMAS,
     "cobyqa": RADII,
     "turbo1": SIDES,
@@ -176,12 +171,10 @@ def _stepping(method: Callable[..., list[float]], **options: Any) -> Callable[..
 
 
 RUNS: dict[str, Callable[..., list[float]]] = {
-    "zord": _stepping(descent.METHODS["zord"]),
-    "zord_kept": _stepping(descent.METHODS["zord_kept"]),
+    **{name: _stepping(descent.METHODS[name]) for name in ("zord", "zord_kept", "rgf")},
     "zord_gated": _stepping(descent.METHODS["zord_kept"], active="gated"),
     "zord_random": _stepping(descent.ours(RandomQueries, lambda problem, start: {"active": "gated"})),
     "least_squares_gradient": _stepping(descent.METHODS["least_squares_gradient"], window=150),
-    "rgf": _stepping(descent.METHODS["rgf"]),
     "cma_es": descent.METHODS["cma_es"],
     "cobyqa": descent.METHODS["cobyqa"],
     "turbo1": lambda problem, start, queries, seed, side: descent.METHODS["turbo_alone"](

@@ -29,6 +29,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import from_csv, to_csv
 from experiments.harness.verdicts import Verdict
 from optimizers.comparison.records import Rows, seeds_of, where
+from optimizers.core.files import replacing
 from optimizers.running.finished import FinishedUnits, differences
 from surrogates import plotting
 
@@ -289,9 +290,5 @@ def read_verdicts(folder: Path, name: str) -> list[Verdict]:
 
 def replace(path: Path, content: bytes) -> None:
     """Writes a file atomically."""
-    beside = path.with_name(f".{path.name}")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(content)

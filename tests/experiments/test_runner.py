@@ -214,10 +214,10 @@ def test_a_write_that_fails_leaves_the_file_before_it_and_nothing_beside(tmp_pat
     path = tmp_path / "file"
     results.replace(path, b"before")
 
-    def full(self, content):
+    def full(number):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         results.replace(path, b"after")
     assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]

@@ -121,8 +121,7 @@ class Board:
         if not methods or not self.problems:
             return {}
         ranks = self._ranks(methods)
-        names = [*methods, *([BETTER_COBYQA] if self._both_everywhere else [])]
-        return {method: float(self._counted(self._row(method, ranks, methods)).mean()) for method in names}
+        return {name: float(self._counted(self._row(name, ranks, methods)).mean()) for name in self._averaged}
 
     def rank_difference(self, method: str, other: str) -> Difference:
         """Returns the mean difference of two methods' ranks among the methods that ran on all problems."""
@@ -136,12 +135,12 @@ class Board:
 
     def mean_scores(self) -> dict[str, float]:
         """Returns the mean score of each method that ran on all problems, and of the better COBYQA."""
-        names = [*self.everywhere, *([BETTER_COBYQA] if self._both_everywhere else [])]
-        return {method: float(self._counted(self.score(method)).mean()) for method in names if self.problems}
+        return {name: float(self._counted(self.score(name)).mean()) for name in self._averaged if self.problems}
 
     @property
-    def _both_everywhere(self) -> bool:
-        return all(method in self.everywhere for method in COBYQAS) and self.has(BETTER_COBYQA)
+    def _averaged(self) -> list[str]:
+        both = all(method in self.everywhere for method in COBYQAS) and self.has(BETTER_COBYQA)
+        return [*self.everywhere, *[BETTER_COBYQA] * both]
 
     def difference(self, method: str, other: str, level: float = 0.95) -> Difference:
         """Returns the mean difference of two methods' scores over the problems on which both ran."""

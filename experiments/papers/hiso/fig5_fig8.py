@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
 from experiments.papers.hiso.controls import SCALAR, ScalarDisplacement, noise_hessian
-from experiments.papers.hiso.training import MNIST_NETWORK, SHAPES, Digits, Loss, check, rounds_until, train
+from experiments.papers.hiso.training import MNIST_NETWORK, Digits, Loss, check, dimension, rounds_until, tensors, train
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers import Displacement, GroupProbe
 from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
@@ -113,10 +112,8 @@ def run_weights(settings: Weights, seed: int) -> Rows:
 def probes(settings: Digits) -> dict[str, Any]:
     """Returns the options of group probes: the network's tensors as groups, and the rate of ``PROBE_RATES``."""
     network, count = settings.with_data().network, settings.perturbations
-    sizes = [math.prod(shape) for shape in SHAPES[network]]
-    ends = [0, *itertools.accumulate(sizes)]
-    groups = [range(a, b) for a, b in itertools.pairwise(ends)]
-    return {"curvature": GroupProbe(groups=groups), "rate": PROBE_RATES[network] * count / (ends[-1] + count + 1)}
+    rate = PROBE_RATES[network] * count / (dimension(network) + count + 1)
+    return {"curvature": GroupProbe(groups=tensors(network)), "rate": rate}
 
 
 def spectrum(server: ScalarOnlyServer, loss: Loss, seed: int, quantiles: int) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
+from torch.nn.functional import cross_entropy, linear
 
 from experiments.papers.hiso.controls import ScalarHessian
 from experiments.workloads.data import DataError
 from experiments.workloads.images import load_images
+from experiments.workloads.victims import Victim
 from federated import make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers.comparison.records import Row, Rows, seeds_of, where
@@ -44,22 +46,25 @@ The MLP 64-32-10 is for the 8 x 8 digits. The CNN of the authors' programs, for 
 """
 
 
+def tensors(network: str) -> list[range]:
+    """Returns the coordinates of each of a network's tensors."""
+    ends = [0, *itertools.accumulate(math.prod(shape) for shape in SHAPES[network])]
+    return [range(a, b) for a, b in itertools.pairwise(ends)]
+
+
 def dimension(network: str) -> int:
     """Returns the number of parameters d."""
-    return sum(math.prod(shape) for shape in SHAPES[network])
+    return tensors(network)[-1].stop
 
 
 def logits(network: str, x: Tensor, inputs: Tensor) -> Tensor:
     """Returns the scores of the ten digits, ``n x 10``, for parameters ``d`` and pixels ``n x side²`` in [0, 1]."""
-    pieces = x.split([math.prod(shape) for shape in SHAPES[network]])
+    pieces = x.split([len(part) for part in tensors(network)])
     p = [piece.view(shape) for piece, shape in zip(pieces, SHAPES[network], strict=True)]
     if network == "mlp":
         return linear(linear(inputs, p[0], p[1]).relu(), p[2], p[3])
     side = math.isqrt(inputs.shape[1])
-    images = inputs.view(-1, 1, side, side)
-    for weight, bias in (p[:2], p[2:4]):
-        images = max_pool2d(conv2d(images, weight, bias, padding="same").relu(), 2)
-    return linear(images.flatten(1), p[4], p[5])
+    return Victim(tuple(p)).logits(inputs.view(-1, 1, side, side))
 
 
 def initial(network: str, seed: int) -> Tensor:

@@ -49,13 +49,9 @@ RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
 RADII = (5.0, 10.0, 20.0, 40.0, 80.0)
 SIDES = (0.1, 0.2, 0.4, 0.8, 1.6)
 KNOBS: dict[str, tuple[float, ...]] = {
-    "zord": RATES,
-    "zord_kept": RATES,
-    "rgf": RATES,
-    "prgf": RATES,
+    **dict.fromkeys(("zord", "zord_kept", "rgf", "prgf"), RATES),
     "gld": RADII,
-    "turbo1": SIDES,
-    "turbom": SIDES,
+    **dict.fromkeys(("turbo1", "turbom"), SIDES),
 }
 """The grid of each method's tuned parameter."""
 
