@@ -197,19 +197,16 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 
 
 def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Returns the ids that can run here, and a reason for each that cannot."""
+    """Returns the ids of the chosen paper that can run here, and a reason for each that cannot."""
     from experiments.running.runner import available, configured
 
     can, cannot = list[str](), list[str]()
-    for name in names:
+    for name in (name for name in names if arguments.paper in (None, paper_of(name))):
         try:
             configured(available(name), arguments.scale, None, arguments.data)
+            can.append(name)
         except ValueError as error:
-            found, listed = str(error), cannot
-        else:
-            found, listed = name, can
-        if arguments.paper in (None, paper_of(name)):
-            listed.append(found)
+            cannot.append(str(error))
     return can, cannot
 
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,6 +26,7 @@ from torch import Tensor
 
 from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
+from experiments.benchmarks.timing import status
 from federated.core.algorithm import Algorithm
 from federated.core.codec import encode, opened
 from federated.core.messages import Report
@@ -184,7 +183,7 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
     """Measures the rounds of a federation for one row of the table."""
-    before = resident()
+    before = status("VmRSS")
     federation = standing(case, clients, sampled, steps)
     host, seconds = federation.host, []
     assert isinstance(host, AnsweringHost)
@@ -193,9 +192,9 @@ def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
         federation.run_round()
         seconds.append(time.process_time() - start - (host.seconds - answering))
     counts = {name: federation.ledger.total(name, round=ROUNDS) / sampled for name in ("payload_up", "payload_down")}
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    megabytes = 1.024e-3 * (status("VmHWM") - before)
     assert not any(record.refused for record in federation.history)
-    return Row(case, clients, sampled, 1e3 * median(seconds), most - before, *counts.values())
+    return Row(case, clients, sampled, 1e3 * median(seconds), megabytes, *counts.values())
 
 
 def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
@@ -208,12 +207,6 @@ def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
         surrogates = state.surrogates.replaced(drawn)
         federation.server.state = replace(state, surrogates=surrogates, w=surrogates.mean(), w_version=1)
     return federation
-
-
-def resident() -> float:
-    """Returns the resident memory of the process in megabytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
 
 
 def bytes_up(case: Case) -> int:

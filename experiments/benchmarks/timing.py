@@ -56,9 +56,9 @@ def peak_memory(call: Call, device: str = "cpu") -> float:
                 ctypes.CDLL(None).malloc_trim(0)
             with open("/proc/self/clear_refs", "w") as file:
                 file.write("5")
-            before = _status("VmRSS")
+            before = status("VmRSS")
             call()
-            os.write(send, str(_status("VmHWM") - before).encode())
+            os.write(send, str(status("VmHWM") - before).encode())
         os._exit(0)
     os.close(send)
     with os.fdopen(receive) as file:
@@ -67,6 +67,7 @@ def peak_memory(call: Call, device: str = "cpu") -> float:
     return float(answer) / 1024 if answer else math.nan
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
+    """Returns a number of Linux's /proc/self/status, such as the peak of the resident memory, ``VmHWM``, in KiB."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(field + ":"))
