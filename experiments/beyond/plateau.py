@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -136,21 +135,18 @@ def gains(rows: Rows, cells: list[Cell]) -> dict[str, np.ndarray]:
     return {_label(cell): constant - settling for cell, (settling, constant) in ends.items()}
 
 
-def curves(rows: Rows, cell: Cell) -> Iterator[tuple[plotting.MethodStyle, Rows]]:
-    """Yields style and records of FZooS with both rates, and of the baselines with their best rules."""
-    heights = [row | {"value": float(np.log10(float(row["value"])))} for row in where(rows, **conditions(cell))]
-    yield plotting.METHODS[SETTLING], where(heights, method=FZOOS, rule="settling")
-    yield plotting.METHODS[FZOOS], where(heights, method=FZOOS, rule="rate 0.01")
-    for method in BASELINES:
-        yield plotting.METHODS[method], where(heights, method=method, rule=best_rule(rows, cell, method))
-
-
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws the gap against the clients' queries, a panel for each d, noise and C."""
+    """Draws the gap against the clients' queries for FZooS with both rates and for the baselines with their best rules.
+
+    There is a panel for each d, noise and C.
+    """
 
     def draw_cell(panel: Axes, cell: Cell) -> None:
-        for look, chosen in curves(rows, cell):
-            plotting.draw(panel, look, curve(chosen, "num_queries"))
+        heights = [row | {"value": float(np.log10(float(row["value"])))} for row in where(rows, **conditions(cell))]
+        shown = {look: (FZOOS, rule) for look, rule in zip((SETTLING, FZOOS), OURS, strict=True)}
+        shown |= {method: (method, best_rule(rows, cell, method)) for method in BASELINES}
+        for look, (method, rule) in shown.items():
+            plotting.draw(panel, look, curve(heights, "num_queries", method=method, rule=rule))
         panel.set_xlim(0, 1.02 * spent(rows, cell))
 
     cells = {_label(cell): cell for cell in settings.cells}

@@ -47,21 +47,20 @@ def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table
     """Returns the table of mean ranks, with the best method over all problems first."""
     main = [board.where(chosen) for _, chosen in columns]
     found = [part.mean_ranks() for part in main]
-    rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
     methods = " / ".join(str(len(part.everywhere)) for part in main)
     problems = " / ".join(str(len(part.problems)) for part in main)
     caption = (
         f"Mean rank by {by}; each column ranks the methods that ran on all of its problems "
         f"({methods} methods, {problems} problems). {_better(board)}{_asked(board)}"
     )
-    return Table(("mean rank", *(name for name, _ in columns)), tuple(rows), caption)
+    return Table(("mean rank", *(name for name, _ in columns)), _in_order(found), caption)
 
 
 def scores(board: Board, columns: Sequence[Part]) -> Table:
     """Returns the table of mean log10 gaps or, for black boxes, of mean percentages of the gain left."""
     found = [board.where(chosen).mean_scores() for _, chosen in columns]
-    rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
-    return Table((_measure(board), *(name for name, _ in columns)), tuple(rows), f"{_meaning(board)} {_asked(board)}")
+    headings = (_measure(board), *(name for name, _ in columns))
+    return Table(headings, _in_order(found), f"{_meaning(board)} {_asked(board)}")
 
 
 def values(records: Sequence[Record]) -> Table:
@@ -186,15 +185,16 @@ def by_group(board: Board, suite: Suite) -> list[Part]:
     return [(name, _in_group(suite, name)) for name in suite.groups if name in known]
 
 
-def _in_order(found: Sequence[dict[str, float]]) -> list[str]:
-    """Orders methods by the number of columns that they are in, then by their last value."""
+def _in_order(found: Sequence[dict[str, float]]) -> tuple[tuple[str, ...], ...]:
+    """Returns a row for each method, ordered by the number of columns that it is in, then by its last value."""
     names = dict.fromkeys(name for known in found for name in known)
 
     def key(name: str) -> tuple[int, float]:
         values = [known[name] for known in found if name in known]
         return -len(values), values[-1]
 
-    return sorted(names, key=key)
+    ordered = sorted(names, key=key)
+    return tuple((label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in ordered)
 
 
 def _measure(board: Board) -> str:
