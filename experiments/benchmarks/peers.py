@@ -34,21 +34,19 @@ class Problem:
         n: number of observations.
         d: number of inputs.
         q: number of query points.
-        seed: seed of the data.
         device: device of the data.
     """
 
     n: int
     d: int
     q: int
-    seed: int = 0
     device: str = "cpu"
     X: Tensor = field(init=False)
     Y: Tensor = field(init=False)
     x: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(0)
         self.X = torch.rand(self.n, self.d, dtype=torch.float64, generator=generator).to(self.device)
         self.x = torch.rand(self.q, self.d, dtype=torch.float64, generator=generator).to(self.device)
         self.Y = (6 * self.X[:, : min(self.d, 10)]).sin().sum(-1, keepdim=True)

@@ -207,7 +207,10 @@ def run_one(run: Run, out: Path) -> Record:
         progress = problem.progress
         assert progress is not None
         if any(folder.iterdir()):
-            _move(folder, out / COCO / run.folder)
+            target = out / COCO / run.folder
+            shutil.rmtree(target, ignore_errors=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(folder, target)
     return record_of(run, progress, problem.strict, seconds, clock[0], failure)
 
 
@@ -265,9 +268,3 @@ def record_of(
     stages = sorted({1, *stages, progress.asked}) if stages else []
     least, strictly = (() if p is None else tuple(p.thinned(*stages)) for p in (progress, strict))
     return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure, strictly)
-
-
-def _move(folder: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(folder, target)

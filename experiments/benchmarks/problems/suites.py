@@ -274,7 +274,8 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
     if problem.suite == "bbob-noisy":
         _address_noise(coco, start, int(rng.integers(LONGEST_SHIFT)))
     told = constrained.Told(coco, start) if coco.number_of_constraints else None
-    with _short_path(folder) as place:
+    # COCO's options do not support blanks in paths.
+    with tempfile.TemporaryDirectory(dir=None if " " in str(folder) else folder.parent) as place:
         files = f"result_folder: run outer_folder: {place} algorithm_name: {method}"
         coco.observe_with(cocoex.Observer(problem.suite, files))
         found = Opened(told or (lambda x: float(coco(x))), start, coco.number_of_constraints)
@@ -285,18 +286,11 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
             yield found
         finally:
             coco.free()
-        if (place / "run").exists():
-            shutil.copytree(place / "run", folder, dirs_exist_ok=True)
+        if (written := Path(place) / "run").exists():
+            shutil.copytree(written, folder, dirs_exist_ok=True)
     found.progress = progress_in(folder)
     if told is not None and told.values:
         found.progress, found.strict = (told.progress(folder, tolerance) for tolerance in constrained.TOLERANCES)
-
-
-@contextmanager
-def _short_path(folder: Path) -> Iterator[Path]:
-    """Provides a folder whose path has no blank, which COCO's options do not support."""
-    with tempfile.TemporaryDirectory(dir=None if " " in str(folder) else folder.parent) as place:
-        yield Path(place)
 
 
 def _address_noise(coco: Any, x: np.ndarray, shift: int) -> None:
