@@ -16,6 +16,9 @@ import numpy as np
 from optimizers.comparison.outside import CMA_SIGMA, box_of, search_from
 from optimizers.comparison.queries import Queries
 
+XTOL = 1e-9
+"""NLopt's ``xtol_rel``, relative to the initial step; without one, NEWUOA can stay in a loop without queries."""
+
 
 def nlopt(algorithm: str, radius: float | None, queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Runs an algorithm of NLopt, with the initial step ``radius`` or its own."""
@@ -28,6 +31,7 @@ def nlopt(algorithm: str, radius: float | None, queries: Queries, x0: np.ndarray
         method.set_lower_bounds(lower)
         method.set_upper_bounds(upper)
         method.set_maxeval(queries.max_queries)
+        method.set_xtol_rel(XTOL)
         method.set_min_objective(lambda x, gradient: queries(x))
         if radius is not None:
             method.set_initial_step(radius)
