@@ -1,9 +1,10 @@
 """Rivals with quadratic models: Powell's NEWUOA and BOBYQA in NLopt, Py-BOBYQA, and lq-CMA-ES in the package cma.
 
-Each keeps its package's defaults, except that its limit on evaluations is the budget, and that NLopt's two have a
-tolerance, which NLopt leaves to its user. These two also run with our trust region's initial radius. On noisy functions Py-BOBYQA is told of the noise, which turns on its restarts. lq-CMA-ES
-(``cma.fmin_lq_surr2``) searches the box as the unit cube, with the initial standard deviation that CMA-ES has here.
-A method that stops before its budget is spent restarts at a uniform point of the box.
+Each keeps its package's defaults, except that its limit on evaluations is what is left of the budget, and that NLopt's
+two have a tolerance, which NLopt leaves to its user. These two also run with our trust region's initial radius. On
+noisy functions Py-BOBYQA is told of the noise, which turns on its restarts. lq-CMA-ES (``cma.fmin_lq_surr2``) searches
+the box as the unit cube, with the initial standard deviation that CMA-ES has here. A method that stops before its
+budget is spent restarts at a uniform point of the box.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def nlopt(algorithm: str, radius: float | None, queries: Queries, x0: np.ndarray
         method = package.opt(getattr(package, algorithm), len(start))
         method.set_lower_bounds(lower)
         method.set_upper_bounds(upper)
-        method.set_maxeval(queries.max_queries)
+        method.set_maxeval(queries.max_queries - len(queries.values))  # NEWUOA may not end after an exception
         method.set_xtol_rel(XTOL)
         method.set_min_objective(lambda x, gradient: queries(x))
         if radius is not None:
