@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.benchmarks.problems.board import COBYQAS, OURS, Board, least_and_start
+from experiments.benchmarks.problems.board import OURS, Board, least_and_start
 from experiments.benchmarks.problems.coco_files import TARGETS
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
@@ -21,7 +21,10 @@ from surrogates import plotting
 LEFT = (*BOXES, "bbob-largescale")
 """Suites whose figures show the percentage of the gain left; with 2 d queries few of COCO's targets are reached."""
 
-ALWAYS = {True: (OURS, "cobyqa_wide", "turbo", "random"), False: (OURS, *COBYQAS, "random")}
+ALWAYS = {
+    True: (OURS, "cobyqa_wide", "turbo", "random"),
+    False: (OURS, "cobyqa_wide", "newuoa_wide", "turbo", "cma", "random"),
+}
 """Methods drawn wherever they ran on a whole panel, in figures of the gain left (True) and of targets (False)."""
 
 CAPTION = "A method is drawn where it ran on all problems of a panel. "
