@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from botorch.exceptions.errors import ModelFittingError
 from scipy import stats
 
 from experiments.benchmarks.problems import constrained, page, runs, scbo, stages, suites
@@ -100,6 +101,19 @@ def test_scbo_prefers_less_violation_and_then_less_f(best, batch, better):
     assert scbo.succeeded(best, batch, 1e-3) is better
     f, c = torch.tensor([best[1], batch[1]]), torch.tensor([[best[0], -1.0], [batch[0], -1.0]])
     assert scbo.best_of(f, c) == int(batch < best)
+
+
+def test_a_model_of_scbo_whose_fit_fails_keeps_its_first_hyperparameters(monkeypatch):
+    X, Y = torch.rand(8, 2, dtype=torch.float64), torch.rand(8, 1, dtype=torch.float64)
+
+    def fails(mll):
+        mll.model.covar_module.outputscale = 7.0
+        raise ModelFittingError("All attempts to fit the model have failed.")
+
+    monkeypatch.setattr(scbo, "fit_gpytorch_mll", fails)
+    model = scbo._fitted(X, Y)
+    assert model.covar_module.outputscale.item() == pytest.approx(math.log(2.0))
+    assert model.posterior(X[:1] + 0.1).mean.isfinite().all()
 
 
 # Stages and tests.

@@ -5,12 +5,14 @@ four by Thompson sampling among 2,000 candidates in a cube around the best point
 process for f and for each constraint, refitted for each batch. The side of the cube doubles after ten successful
 batches in a row, halves after max(4, d)/4 unsuccessful batches in a row, and starts at 0.8.
 
-Two details differ. The start is the first of the initial points. The tutorial ends when the side of the cube falls
-below 1/128; here a new cube with new initial points replaces it.
+Three details differ. The start is the first of the initial points. The tutorial ends when the side of the cube falls
+below 1/128; here a new cube with new initial points replaces it. If a fit fails, which ends the tutorial, the model
+keeps its initial hyper-parameters.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import warnings
@@ -20,6 +22,7 @@ from dataclasses import replace
 import gpytorch
 import numpy as np
 import torch
+from botorch.exceptions.errors import ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.generation.sampling import ConstrainedMaxPosteriorSampling
@@ -100,5 +103,9 @@ def _fitted(X: Tensor, Y: Tensor) -> SingleTaskGP:
     kernel = MaternKernel(nu=2.5, ard_num_dims=X.shape[1], lengthscale_constraint=Interval(0.005, 4.0))
     noise = GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3))
     model = SingleTaskGP(X, Y, covar_module=ScaleKernel(kernel), likelihood=noise, outcome_transform=Standardize(m=1))
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    before = copy.deepcopy(model.state_dict())
+    try:
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    except ModelFittingError:
+        model.load_state_dict(before)
     return model
