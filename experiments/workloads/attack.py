@@ -49,16 +49,6 @@ class Attack:
         """Number of pixels d."""
         return int(self.image[0].numel())
 
-    @property
-    def bounds(self) -> list[tuple[float, float]]:
-        """[−ε, ε]^d."""
-        return [(-self.bound, self.bound)] * self.dimension
-
-    @property
-    def start(self) -> Tensor:
-        """δ = 0."""
-        return torch.zeros(self.dimension, dtype=torch.float64)
-
     def perturbed(self, delta: Tensor) -> Tensor:
         """Returns the perturbed images, ``q x c x h x w``, for perturbations ``q x d``."""
         _, h, w = self.image.shape

@@ -115,11 +115,6 @@ class Controller:
         """The dimension d."""
         return dimension(layers(environment(self.name), self.hidden))
 
-    @property
-    def bounds(self) -> list[tuple[float, float]]:
-        """[−bound, bound]^d."""
-        return [(-self.bound, self.bound)] * self.dimension
-
     def episode(self, theta: np.ndarray, seed: int) -> float:
         """Returns the return of one episode that starts with the given seed."""
         env = make(self.name) if self.name in BOX2D else environment(self.name)

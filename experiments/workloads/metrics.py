@@ -89,16 +89,6 @@ class MetricObjective:
         """The dimension d."""
         return DIMENSION
 
-    @property
-    def bounds(self) -> list[tuple[float, float]]:
-        """[−bound, bound]^d."""
-        return [(-self.bound, self.bound)] * DIMENSION
-
-    @property
-    def start(self) -> Tensor:
-        """θ = 0."""
-        return torch.zeros(DIMENSION, dtype=torch.float64)
-
     def __call__(self, theta: Tensor) -> Tensor:
         """Returns f at ``d`` or ``q x d``."""
         scores = logits(self.trained + theta.view(-1, DIMENSION), self.points.inputs)

@@ -49,9 +49,9 @@ def test_all_methods_attack_the_same_recognized_images_from_zero():
     first, again = (attacks.attacks(settings, "mnist", 4) for _ in range(2))
     assert all(torch.equal(a.image, b.image) for a, b in zip(first, again, strict=True))
     for attack in first:
-        assert float(attack(attack.start)) > 0 and attack.dimension == 64
+        assert float(attack(torch.zeros(64).double())) > 0 and attack.dimension == 64
     big = attacks.attacks(dataclasses.replace(settings, side=28), "mnist", 0)[0]
-    assert big.dimension == 784 and len(big.bounds) == 784
+    assert big.dimension == 784
 
 
 def test_success_rates_are_shares_of_the_images():

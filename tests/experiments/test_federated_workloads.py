@@ -111,7 +111,7 @@ def test_clients_hold_their_classes_and_share_a_start():
         assert set(client.fun.points.labels.tolist()) == {i % 7, (i + 1) % 7}
         assert len(client.fun.points) == METRIC.points and client.fun.dimension == DIMENSION
         assert torch.equal(client.fun.trained, problem.clients[0].fun.trained)
-        assert float(client(problem.x0)) == float(client.fun(client.fun.start))
+        assert float(client(problem.x0)) == float(client.fun(torch.zeros_like(problem.x0)))
     rows = metrics.run_seed(dataclasses.replace(METRIC, values=(2,), methods=("fzoos", "fedzo")), 0)
     starts = {row["value"] for row in where(rows, round=0)}
     assert len(starts) == 1 and starts.pop() == pytest.approx(problem.gap(problem.x0))

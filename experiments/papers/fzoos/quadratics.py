@@ -65,18 +65,12 @@ class Federated:
     x0: Tensor
 
     @property
-    def minimum(self) -> float:
-        """The minimum of F, (1 − d/4)/10d, which lies at z = −1/2."""
-        d = self.mean.dimension
-        return (1.0 - 0.25 * d) / (10.0 * d)
-
-    @property
     def bounds(self) -> list[tuple[float, float]]:
         """The box [0, 1]^d."""
         return [(0.0, 1.0)] * self.mean.dimension
 
     def gap(self, x: Tensor) -> float:
-        """Computes F(x) − min F from the distance to the minimizer, without cancellation."""
+        """Computes F(x) − min F from the distance to the minimizer z = −1/2, without cancellation."""
         z = 2 * HALF_WIDTH * x - HALF_WIDTH
         return float((z + 0.5).square().sum()) / (10.0 * self.mean.dimension)
 

@@ -30,6 +30,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
 from experiments.harness.curves import grid_of_methods
@@ -96,9 +97,9 @@ def objective(settings: Settings, name: str, seed: int) -> MetricObjective:
 
 def descend(settings: Settings, method: str, rate: float, radius: float, fun: MetricObjective, seed: int) -> Rows:
     """Records the best improvement in per cent every ``every`` queries, from 0."""
-    budget: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
-    optimizer = search(method, fun.start, rate=rate, radius=radius, **budget)
-    start = float(fun(fun.start))
+    x0, box = torch.zeros(DIMENSION, dtype=torch.float64), [(-fun.bound, fun.bound)] * DIMENSION
+    budget: dict[str, Any] = {"bounds": box, "max_queries": settings.max_queries, "seed": seed}
+    optimizer, start = search(method, x0, rate=rate, radius=radius, **budget), float(fun(x0))
     best = best_so_far(run(optimizer, Evaluator(fun, batched=True)).history.y.numpy(), settings.max_queries, start)
     counts = checkpoints(settings.max_queries, settings.every)
     return [{"queries": n, "value": 100.0 * (start - best[n]) / max(1.0 - start, 1e-9)} for n in counts]

@@ -149,7 +149,8 @@ def attacks(settings: Settings, dataset: str, seed: int) -> list[Attack]:
 
 def attacker(settings: Settings, method: str, attack: Attack, knob: float, seed: int) -> Optimizer:
     """Creates a method that starts at δ = 0 and stops once f ≤ 0."""
-    options: dict[str, Any] = {"bounds": attack.bounds, "max_queries": settings.max_queries, "target": 0.0}
+    zero, box = torch.zeros(attack.dimension, dtype=torch.float64), [(-attack.bound, attack.bound)] * attack.dimension
+    options: dict[str, Any] = {"bounds": box, "max_queries": settings.max_queries, "target": 0.0}
     if method == "gld":
         options["widest"] = knob
     if method in ("turbo1", "turbom"):
@@ -161,7 +162,7 @@ def attacker(settings: Settings, method: str, attack: Attack, knob: float, seed:
             "candidates": settings.turbo_candidates,
             "length_init": knob,
         }
-    return search(method, attack.start, rate=knob, seed=seed, **options)
+    return search(method, zero, rate=knob, seed=seed, **options)
 
 
 def queries_to_success(optimizer: Optimizer, attack: Attack) -> tuple[int, bool]:

@@ -153,7 +153,8 @@ def start_of(settings: Table3, fun: Controller, seed: int) -> tuple[Tensor, Tens
 
 def searcher(settings: Table3, method: str, fun: Controller, X: Tensor, y: Tensor, seed: int) -> Optimizer:
     """Creates a method at the best controller of the Latin hypercube."""
-    options: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
+    box = [(-fun.bound, fun.bound)] * fun.dimension
+    options: dict[str, Any] = {"bounds": box, "max_queries": settings.max_queries, "seed": seed}
     if method == "turbo1":
         options |= {"candidates": settings.turbo_candidates, "initial_points": min(50, settings.max_queries // 2)}
     if method.startswith("zord"):

@@ -93,8 +93,6 @@ class Launch:
         exponent: growth of the wind with height, speed = wind (height/10 m)^exponent.
         towards: direction that the wind blows to at the ground, radians from east to north.
         veer: change of this direction per kilometre of height, in radians.
-        body_drag: drag coefficient of the body.
-        fin_friction: drag coefficient of the fins' surface.
     """
 
     target: float
@@ -102,8 +100,6 @@ class Launch:
     exponent: float
     towards: float
     veer: float
-    body_drag: float = BODY_DRAG
-    fin_friction: float = FIN_FRICTION
 
     def winds(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
         """Returns wind speeds towards east and north in m/s, each with its height in metres."""
@@ -155,7 +151,7 @@ class Launch:
         mass, ballast = MASS + values["ballast"], values["ballast"]
         across = INERTIA[0] + MASS * ballast / mass * BALLAST**2
         fins = 2 * 4 * values["span"] * (values["root_chord"] + values["tip_chord"]) / 2
-        drag = self.body_drag + self.fin_friction * fins / (math.pi * RADIUS**2)
+        drag = BODY_DRAG + FIN_FRICTION * fins / (math.pi * RADIUS**2)
         rocket = Rocket(RADIUS, mass, (across, across, INERTIA[2]), drag, drag, BALLAST * ballast / mass)
         rocket.add_motor(motor, position=MOTOR)
         rocket.add_nose(length=NOSE_LENGTH, kind="vonKarman", position=NOSE)
