@@ -31,13 +31,10 @@ def logits(parameters: Tensor, inputs: Tensor) -> Tensor:
         parameters: ``q x d``: weight (outputs x inputs) and bias of each layer in turn.
         inputs: ``n x 54``.
     """
-    hidden, start = inputs.expand(len(parameters), *inputs.shape), 0
+    hidden = inputs.expand(len(parameters), *inputs.shape)
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(LAYERS)):
-        weight = parameters[:, start : start + fan_in * fan_out].view(-1, fan_out, fan_in)
-        start += fan_in * fan_out
-        bias = parameters[:, start : start + fan_out].unsqueeze(1)
-        start += fan_out
-        hidden = torch.baddbmm(bias, hidden, weight.mT)
+        weight, bias, parameters = parameters.tensor_split((fan_in * fan_out, (fan_in + 1) * fan_out), dim=1)
+        hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.view(-1, fan_out, fan_in).mT)
         if i < len(LAYERS) - 2:
             hidden = hidden.relu()
     return hidden

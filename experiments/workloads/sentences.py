@@ -123,9 +123,8 @@ def sentence(task: str, label: int, generator: np.random.Generator, half: bool =
 def encoded(texts: list[str]) -> tuple[Tensor, Tensor]:
     """Returns tokens and mask, padded on the left."""
     known = vocabulary()
-    rows = [[known[word] for word in text.split()] for text in texts]
-    length = max(map(len, rows))
-    tokens = torch.tensor([[0] * (length - len(row)) + row for row in rows])
+    rows = [torch.tensor([known[word] for word in text.split()]) for text in texts]
+    tokens = pad_sequence(rows, batch_first=True, padding_side="left")
     return tokens, (tokens != 0).long()
 
 

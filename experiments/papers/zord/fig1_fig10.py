@@ -169,10 +169,8 @@ def plot_fig10(settings: Settings, rows: Rows) -> Figure:
 def claims_of_fig1(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges whether the error falls with n, the band is calibrated and the variance never rises."""
     counts, found = settings.num_queries, errors(settings, rows, "derivative")
-    falls = {
-        f"n={few} to {many}": before - after
-        for (few, many), (before, after) in zip(itertools.pairwise(counts), itertools.pairwise(found), strict=True)
-    }
+    steps = itertools.pairwise(zip(counts, found, strict=True))
+    falls = {f"n={few} to {many}": before - after for (few, before), (many, after) in steps}
     shares = {f"n={n}": by_seed(rows, quantity="coverage", num_queries=n) for n in counts}
     rises = np.sum([by_seed(rows, quantity="rises", num_queries=n) for n in counts], axis=0)
     trials = np.full(len(rises), settings.grid * (len(counts) - 1))
