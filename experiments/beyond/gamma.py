@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -140,16 +141,13 @@ def _run_oracle(settings: Settings, size: Size, problem: Federated, seed: int) -
     federation = make(settings, size, problem, seed, {"gamma": lambda r, t: tried[0]})
     rows: Rows = []
     for r in range(1, size.rounds + 1):
-        best: tuple[float, float, Federation] | None = None
+        trials = []
         # In round 1 there is nothing to correct.
         for tried[0] in CHOICES if r > 1 else (0.0,):
             trial = duplicate(federation)
             trial.run_round()
-            gap = problem.gap(trial.server.x)
-            if best is None or gap < best[0]:
-                best = gap, tried[0], trial
-        assert best is not None
-        gap, gamma, federation = best
+            trials.append((problem.gap(trial.server.x), tried[0], trial))
+        gap, gamma, federation = min(trials, key=itemgetter(0))
         rows.append({"round": r, "gamma": gamma, "value": max(gap, FLOOR)})
     return rows
 

@@ -143,14 +143,12 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     """Records the last gap of every method, lie and mean; runs in which the gate never acted are not repeated."""
     rows: Rows = []
     for method, c, lie in itertools.product(settings.methods, settings.heterogeneities, LIES):
-        gated = None
+        found: dict[str, tuple[float, bool]] = {}
         for mean in MEANS:
-            found = gated
-            if mean != OPEN or found is None or found[1]:
-                found = last_gap(settings, method, c, lie, mean, FIRST_SEED + seed)
-            gated = found if mean == GATED else gated
+            idle = mean == OPEN and not found[GATED][1]
+            found[mean] = found[GATED] if idle else last_gap(settings, method, c, lie, mean, FIRST_SEED + seed)
             key: Row = {"seed": seed, "heterogeneity": c, "algorithm": method, "lie": lie, "method": mean}
-            rows.append(key | {"value": found[0]})
+            rows.append(key | {"value": found[mean][0]})
     return rows
 
 
