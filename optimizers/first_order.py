@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer as TorchOptimizer
 
-adam_step: Callable[..., None] | None = None
-with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
-    from optimizers.first_order_numba import adam_step
+from surrogates.compiled import compiled
+
+_compiled = compiled("optimizers.first_order_numba")
 
 UpdateRule = Callable[[Tensor], TorchOptimizer]
 """A function that makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p], lr=0.1)``."""
@@ -68,7 +67,7 @@ class FirstOrder:
         If numba is installed, steps of plain Adam in float64 on the CPU are compiled and equal torch's up to rounding.
         """
         step_size = self.step_size
-        if adam_step is not None and x.is_cpu and x.dtype == torch.float64 and self._is_plain_adam():
+        if _compiled is not None and x.is_cpu and x.dtype == torch.float64 and self._is_plain_adam():
             return self._adam_step(x, gradient), step_size
         self._parameter.data = x.clone()
         self._parameter.grad = gradient.to(x)
@@ -87,7 +86,6 @@ class FirstOrder:
 
     def _adam_step(self, x: Tensor, gradient: Tensor) -> Tensor:
         """A compiled Adam step; torch's step of a short vector is mostly Python overhead."""
-        assert adam_step is not None
         group, state = self._rule.param_groups[0], self._rule.state[self._parameter]
         if gradient.requires_grad or gradient.dtype != x.dtype:
             gradient = gradient.detach().to(x)
@@ -96,7 +94,7 @@ class FirstOrder:
         count += 1
         vectors = (vector.numpy() for vector in (x, gradient, state["exp_avg"], state["exp_avg_sq"]))
         numbers = (float(count), self.step_size, *map(float, group["betas"]), group["eps"])
-        adam_step(*vectors, *numbers, moved)
+        _compiled.adam_step(*vectors, *numbers, moved)
         return torch.from_numpy(moved)
 
     def reset(self, scale: float = 1.0) -> None:

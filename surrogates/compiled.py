@@ -1,4 +1,4 @@
-"""Imports compiled loops at their first use; they need numba, the optional extra ``fast``."""
+"""Imports modules of compiled loops, which need numba (the optional extra ``fast``) or Triton."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 @cache
-def compiled(name: str) -> Any:
-    """Returns the module ``surrogates.<name>`` of numba loops, or None if numba is not installed."""
+def compiled(name: str, needs: str = "numba") -> Any:
+    """Returns the module of this name, or None if the package ``needs`` is not installed."""
     try:
-        import_module("numba")
+        import_module(needs)
     except ImportError:
         return None
-    return import_module(f"surrogates.{name}")
+    return import_module(name)

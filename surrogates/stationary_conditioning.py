@@ -176,7 +176,7 @@ class StationaryConditioning(Conditioning):
         Args:
             known: The result of ``pass_over_data`` at the points.
         """
-        loops, point = compiled("kernels.one_pass_numba"), known.of_one_point()
+        loops, point = compiled("surrogates.kernels.one_pass_numba"), known.of_one_point()
         if loops is not None and point is not None:
             return float(loops.trace_explained(*point, *self.matrices))
         explained = ((known.c * known.q) @ self.inverse * known.c).sum(-1)

@@ -2,9 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib import import_module
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -13,12 +10,10 @@ from scipy.special import betainc
 from optimizers.directions import normal, philox
 from optimizers.directions.fixed_order import GROUP, divide, group_sums, halved, orthonormalize
 from surrogates.checks import check_choice, check_integer
+from surrogates.compiled import compiled
 
-_compiled: ModuleType | None
-try:
-    from optimizers.directions import directions_numba as _compiled
-except ImportError:
-    _compiled = None
+_CUDA = "optimizers.directions.directions_triton"
+_compiled = compiled("optimizers.directions.directions_numba")
 
 DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
 """The random distributions of `Directions`."""
@@ -247,7 +242,7 @@ class Directions:
             wide = out if out.dtype in WIDE else out.float()
             _compiled.fill(signs, *self._key, np.array(rows, dtype=np.int64), *stream, start, wide.numpy())
             return out if wide is out else out.copy_(wide)
-        if out.is_cuda and (kernels := _cuda_kernels()) is not None and rows and out.is_contiguous():
+        if out.is_cuda and (kernels := compiled(_CUDA, "triton")) is not None and rows and out.is_contiguous():
             kernels.fill(signs, self._key, rows, stream, start, out)
             return out
         row_numbers = torch.tensor(rows, dtype=torch.int64, device=out.device)
@@ -341,12 +336,3 @@ def _chunks(size: int, device: torch.device) -> Iterator[tuple[int, int]]:
 def chunk_size(device: torch.device) -> int:
     """The number of coordinates made at a time on a device."""
     return CHUNK if device.type == "cpu" else DEVICE_CHUNK
-
-
-@cache
-def _cuda_kernels() -> ModuleType | None:
-    """The kernels for CUDA, or None without Triton; imported late because that takes a while."""
-    try:
-        return import_module("optimizers.directions.directions_triton")
-    except ImportError:
-        return None

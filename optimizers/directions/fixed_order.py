@@ -1,17 +1,13 @@
 """Sums, quotients and orthonormalization whose order of operations does not depend on machine, threads or device."""
 
 import math
-from types import ModuleType
 
 import torch
 
 from optimizers.directions import philox
+from surrogates.compiled import compiled
 
-_compiled: ModuleType | None
-try:
-    from optimizers.directions import directions_numba as _compiled
-except ImportError:
-    _compiled = None
+_compiled = compiled("optimizers.directions.directions_numba")
 
 GROUP = 4 * philox.LANES
 """The length of the groups of numbers that are summed first."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -17,12 +16,9 @@ from optimizers.directions.directions import DEVICE_CHUNK, Directions
 from optimizers.directions.fixed_order import group_sums, halved
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.normal import square_root
+from surrogates.compiled import compiled
 
-_compiled: ModuleType | None
-try:
-    from optimizers.directions import directions_numba as _compiled
-except ImportError:
-    _compiled = None
+_compiled = compiled("optimizers.directions.directions_numba")
 
 CHUNK = 1 << 18
 """Number of coordinates processed at a time on the CPU; temporaries are a few chunks, about 5 MB, for any d."""
@@ -59,22 +55,22 @@ def add_over_root(
     end. H > 0 has ``compute_dtype(x.dtype)``; a coordinate with H = inf does not change. No temporary has size d.
     """
     dtype, device = compute_dtype(x.dtype), x.device
-    compiled = _compiled if device.type == "cpu" and directions.distribution in ("normal", "rademacher") else None
+    loops = _compiled if device.type == "cpu" and directions.distribution in ("normal", "rademacher") else None
 
     def apply(low: int, high: int) -> None:
         target, h = x.detach()[low:high], dense(metric[low:high])
         piece = target.to(dtype)
-        if compiled is not None:
+        if loops is not None:
             address = (directions.distribution == "rademacher", row, *directions.address(step), start + low)
             array = piece.numpy()
-            compiled.add(*address, array, h.numpy(), array.dtype.type(scale))
+            loops.add(*address, array, h.numpy(), array.dtype.type(scale))
         else:
             u = directions.row(step, row, start + low, start + high, dtype, device)
             piece.add_(over_root(u, h) * scale)
         if piece.data_ptr() != target.data_ptr():
             target.copy_(piece)
 
-    in_chunks(apply, x.numel(), chunk, device, compiled is not None)
+    in_chunks(apply, x.numel(), chunk, device, loops is not None)
     torch.autograd.graph.increment_version(x)
     return x
 

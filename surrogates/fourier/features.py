@@ -208,7 +208,7 @@ class FourierFeatures:
         self._check_weights(w, X)
         V, phases = self._cast(X)
         differentiable = is_traced(X) or (torch.is_grad_enabled() and (X.requires_grad or w.requires_grad))
-        loops = compiled("fourier.features_numba")
+        loops = compiled("surrogates.fourier.features_numba")
         if loops is not None and X.shape[:-1].numel() == 1 and X.is_cpu and not differentiable:
             return loops.one_point(V, phases, X.reshape(1, self.d), w, self.scale).reshape(X.shape)
         return self._coefficients(self.slopes(X), w) @ V

@@ -94,7 +94,7 @@ def one_pass(
         # The points of all batches share the data: one matrix product serves them.
         flat = one_pass(kernel, X, x.reshape(-1, x.shape[-1]), alpha)
         return Pass(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in flat))
-    loops = compiled("kernels.one_pass_numba")
+    loops = compiled("surrogates.kernels.one_pass_numba")
     if loops is not None and x.dtype == X.dtype and _is_point(x):
         arrays = arrays or arrays_of(kernel, X, alpha)
         if arrays is not None:
@@ -130,7 +130,7 @@ def one_pass(
 
 def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
     """Prepares the data for the compiled loop; returns None unless they are one data set on the CPU."""
-    loops = compiled("kernels.one_pass_numba")
+    loops = compiled("surrogates.kernels.one_pass_numba")
     if loops is None or X.dim() != 2 or not X.is_cpu or X.stride(-1) != 1:
         return None
     return loops.as_arrays(kernel, X, alpha) if X.dtype in (torch.float32, torch.float64) else None

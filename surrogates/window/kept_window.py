@@ -35,7 +35,7 @@ class KeptWindow:
             x: The point, ``d``.
             known: The pass over the current window at x, from which distances of common queries are taken.
         """
-        loops, point = compiled("window.kept_window_numba"), known.of_one_point()
+        loops, point = compiled("surrogates.window.kept_window_numba"), known.of_one_point()
         kernel = self.conditioning.stationary
         if loops is not None and point is not None:
             rows = (self.rows, window.rows, window.trajectory.X.numpy())

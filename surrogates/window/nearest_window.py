@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surrogates.checks import nonnegative, positive, positive_integer
+from surrogates.checks import nonnegative, positive
 from surrogates.compiled import compiled
 from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor, not_definite
@@ -46,8 +46,7 @@ class NearestWindow:
         noise: s² >= 0, the noise variance of a value.
 
     Raises:
-        TypeError: If size is not an integer, a hyper-parameter is not a number, or the profile not a ``RadialProfile``.
-        ValueError: If size, precision or noise is not finite or out of range.
+        ValueError: If precision or noise is not finite or out of range.
     """
 
     def __init__(
@@ -59,13 +58,9 @@ class NearestWindow:
         precision: float = 1.0,
         noise: float = 0.0,
     ) -> None:
-        if not isinstance(profile, RadialProfile):
-            raise TypeError(f"profile must be a RadialProfile, got {type(profile).__name__}.")
-        self.trajectory = trajectory
-        self.size = positive_integer("size", size)
-        self._profile = profile
+        self.trajectory, self.size, self._profile = trajectory, size, profile
         self._precision, self._noise = positive("precision", precision), nonnegative("noise", noise)
-        loops = compiled("kernels.one_pass_numba")
+        loops = compiled("surrogates.kernels.one_pass_numba")
         self.numbers: Any = None if loops is None else loops.numbers_of(profile)
         self.reset()
 
@@ -251,19 +246,19 @@ class NearestWindow:
     def _cover(self, slots: Tensor | slice) -> None:
         """Writes the covariances of these slots with all, from the distances."""
         k = len(self)
-        D = self._D[slots, :k]
-        if self.numbers is None or not D.is_cpu:
+        loops, D = compiled("surrogates.kernels.one_pass_numba"), self._D[slots, :k]
+        if loops is None or not D.is_cpu:
             K = self._profile.h(self._precision * D).reshape(D.shape)
         else:  # bitwise equal to ``replace_rows``
             K = torch.empty(D.shape, dtype=torch.float64)
-            compiled("kernels.one_pass_numba").correlations(self.numbers, D.numpy(), self._precision, K.numpy())
+            loops.correlations(self.numbers, D.numpy(), self._precision, K.numpy())
         self._A[slots, :k] = K
         self._A[:k, slots] = K.mT
         self._A.diagonal()[:k][slots] += self._noise
 
     def _replace(self, changed: np.ndarray, rows: np.ndarray) -> bool:
         """Does ``_write`` and ``_refactor`` if updating the factor is faster; returns whether it did."""
-        k, L, X, loops = len(self), self._L, self._X, compiled("window.replace_rows_numba")
+        k, L, X, loops = len(self), self._L, self._X, compiled("surrogates.window.replace_rows_numba")
         if loops is None or L is None or not X.is_cpu or not _replacing_pays(k, len(changed)):
             return False
         if changed[-1] >= k or self._replaced + len(changed) > _REBUILD_AFTER:

@@ -189,7 +189,7 @@ class WindowSurrogate:
         """The conditioning on the current window, with values in units of √o; valid until the next move."""
         if self._conditioning is None:
             window, scale = self.window, self.scale * math.sqrt(self.hyperparameters.outputscale)
-            loops = compiled("window.weights_numba")
+            loops = compiled("surrogates.window.weights_numba")
             if loops is not None and window.X.is_cpu:
                 U, y = np.ascontiguousarray(window.L.mT.numpy()), self.trajectory.y.numpy()
                 alpha = torch.from_numpy(loops.weights(U, y, window.rows, scale))

@@ -31,4 +31,4 @@ def test_only_a_missing_numba_takes_the_compiled_loops_away(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="no_such_loops"):
         compiled("no_such_loops")
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert compiled.__wrapped__("kernels.one_pass_numba") is None
+    assert compiled.__wrapped__("surrogates.kernels.one_pass_numba") is None

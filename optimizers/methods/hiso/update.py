@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,9 @@ from torch import Tensor
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import CHUNK, compute_dtype, dense, in_chunks, over_root
+from surrogates.compiled import compiled
 
-_compiled: ModuleType | None
-try:
-    from optimizers.methods.hiso import update_numba as _compiled
-except ImportError:
-    _compiled = None
+_compiled = compiled("optimizers.methods.hiso.update_numba")
 
 LARGEST_NORMAL = 6.67
 """An upper bound of |u_j| for a normal direction u (`optimizers.directions.normal`)."""
@@ -70,15 +66,15 @@ def update(
     nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
     dtype = compute_dtype(x.dtype)
     numbers = _rounded((rate, decay, 1.0 - decay, 1.0 - nu, nu, *others), dtype)
-    kind, compiled = type(numbers[0]), _compiled if x.device.type == "cpu" else None
+    kind, loops = type(numbers[0]), _compiled if x.device.type == "cpu" else None
 
     def apply(low: int, high: int) -> None:
         target = x[low:high].detach()
         wide = target.to(dtype)
         h, m = (None if t is None else dense(t[low:high]).detach() for t in (hessian, momentum))
-        if compiled is not None:
+        if loops is not None:
             arrays = [np.empty(0, kind) if t is None else t.numpy() for t in (wide, h, m)]
-            compiled.update(*_addressed(directions, terms, kind), low, high, *arrays, learning is not None, numbers)
+            loops.update(*_addressed(directions, terms, kind), low, high, *arrays, learning is not None, numbers)
         else:
             eta, beta, gain, *eq12 = map(float, numbers)
             delta = _combined(wide, directions, terms, kind, low, high)
