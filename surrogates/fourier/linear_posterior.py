@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surrogates.linalg.cholesky import factor
-from surrogates.linalg.growing import GrowingCholesky
+from surrogates.linalg.growing import GrowingCholesky, GrowingRows
 
 BLOCK_ROWS = 512
 _CONVERTED_NUMBERS = 2**19
@@ -41,9 +41,8 @@ class LinearPosterior:
         self._base: Tensor | None = None
         self._base_mean = torch.zeros(num_weights, num_targets, dtype=torch.float64, device=device)
         self._base_quadratic = self._base_mean.new_zeros(num_targets, num_targets)
-        self._rows = _Rows(num_weights, dtype, device)
-        self._residuals = self._base_mean.new_empty(0, num_targets)
-        self._cholesky = GrowingCholesky(device=device)
+        self._dtype = dtype
+        self._forget_rows()
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def append(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
@@ -63,7 +62,7 @@ class LinearPosterior:
     def nbytes(self) -> int:
         """The bytes used by rows (p·M numbers) and factors (p², and M² more once rows have been absorbed)."""
         factors = self._cholesky.nbytes + (0 if self._base is None else self._base.nbytes)
-        return len(self._rows) * self.num_weights * self._rows.dtype.itemsize + factors
+        return self._rows.rows.nbytes + factors
 
     @property
     def mean(self) -> Tensor:
@@ -81,7 +80,7 @@ class LinearPosterior:
             self._solved = self._base_mean, self._base_quadratic
             if len(self._rows):
                 solved = self._cholesky.solve(self._residuals)
-                step = self._unwhitened(self._rows.transposed_product(solved))
+                step = self._unwhitened(self._transposed_product(solved))
                 self._solved = self._base_mean + step, self._base_quadratic + self._residuals.mT @ solved
         return self._solved
 
@@ -98,18 +97,14 @@ class LinearPosterior:
             Y, ``M x m`` (None if Y = B), and Z, ``p x m``.
         """
         Y = None if self._base is None else self._whitened(B().double())
-        parts = [product(rows) if Y is None else rows @ Y for rows in self._rows]
-        if not parts:
-            assert Y is not None
-            return Y, Y[:0]
+        parts = [product(rows) if Y is None else rows @ Y for rows in self._blocks()]
         return Y, self._cholesky.half_solve(torch.cat(parts))
 
     def _extend(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
         """Adds rows to C."""
         first = not len(self._rows)
         if first:
-            capacity = max(64, count + count // 4)
-            self._cholesky = GrowingCholesky(capacity=capacity, device=self._base_mean.device)
+            self._forget_rows(max(64, count + count // 4))
         else:
             U, t = (torch.cat(parts) for parts in zip(*blocks, strict=True))
             blocks = ((U, t),)
@@ -123,7 +118,7 @@ class LinearPosterior:
 
     def _extend_by_block(self, U: Tensor, t: Tensor) -> None:
         W = self._whitened(U.mT).mT
-        cross = [W @ rows.mT for rows in self._rows] or [W[:, :0]]
+        cross = [W @ rows.mT for rows in self._blocks()]
         square = W @ W.mT
         square.diagonal().add_(1.0)
         self._cholesky.append(torch.cat(cross, dim=-1), square)
@@ -133,13 +128,10 @@ class LinearPosterior:
     def _absorb(self, blocks: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Absorbs new rows, and those of C, into L₀."""
         B = torch.eye(self.num_weights, dtype=torch.float64, device=self._base_mean.device)
-        moment = torch.zeros_like(self._base_mean)
+        moment = self._transposed_product(self._residuals)
         square = self._residuals.mT @ self._residuals
-        start = 0
-        for rows in self._rows:
+        for rows in self._blocks():
             B.addmm_(rows.mT, rows)
-            moment += rows.mT @ self._residuals[start : start + len(rows)]
-            start += len(rows)
         for U, t in blocks:
             W = self._whitened(U.double().mT).mT
             B.addmm_(W.mT, W)
@@ -155,10 +147,26 @@ class LinearPosterior:
         self._base_mean = mean
         self._forget_rows()
 
-    def _forget_rows(self) -> None:
-        self._rows.clear()
-        self._residuals = self._base_mean.new_empty(0, self._base_mean.shape[1])
-        self._cholesky = GrowingCholesky(device=self._base_mean.device)
+    def _forget_rows(self, capacity: int = 64) -> None:
+        mean = self._base_mean
+        self._rows = GrowingRows(mean.new_empty(0, self.num_weights, dtype=self._dtype), capacity)
+        self._residuals = mean.new_empty(0, mean.shape[1])
+        self._cholesky = GrowingCholesky(capacity=capacity, device=mean.device)
+
+    def _blocks(self) -> Iterator[Tensor]:
+        """Yields the rows W in float64, a few at a time; narrower rows are converted in pieces that fit the cache."""
+        block = min(BLOCK_ROWS, self.num_weights)
+        piece = block if self._dtype == torch.float64 else max(16, _CONVERTED_NUMBERS // self.num_weights)
+        for rows in self._rows.rows.split(block):
+            yield from (part.double() for part in rows.split(piece))
+
+    def _transposed_product(self, v: Tensor) -> Tensor:
+        """Wᵀv, ``M x k``, float64, for v of ``p x k``."""
+        total, start = torch.zeros_like(self._base_mean), 0
+        for rows in self._blocks():
+            total += rows.mT @ v[start : start + len(rows)]
+            start += len(rows)
+        return total
 
     def _whitened(self, B: Tensor) -> Tensor:
         return B if self._base is None else torch.linalg.solve_triangular(self._base, B, upper=False)
@@ -167,52 +175,3 @@ class LinearPosterior:
         if self._base is None:
             return v
         return torch.linalg.solve_triangular(self._base.mT, v, upper=True)
-
-
-class _Rows:
-    """Rows of length ``width`` in blocks that are filled and never moved; iterating yields them in float64."""
-
-    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.dtype = dtype
-        self._capacity = min(BLOCK_ROWS, width)
-        self._width = width
-        self._device = device
-        self.clear()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Tensor]:
-        # Converted in pieces that stay in the cache, not in copies of whole blocks.
-        piece = self._capacity
-        if self.dtype != torch.float64:
-            piece = max(16, _CONVERTED_NUMBERS // self._width)
-        for i, block in enumerate(self._blocks):
-            filled = min(self._count - i * self._capacity, self._capacity)
-            for start in range(0, filled, piece):
-                yield block[start : min(start + piece, filled)].double()
-
-    def clear(self) -> None:
-        self._blocks: list[Tensor] = []
-        self._count = 0
-
-    def append(self, rows: Tensor) -> None:
-        while len(rows):
-            used = self._count - (len(self._blocks) - 1) * self._capacity if self._blocks else self._capacity
-            if used == self._capacity:
-                empty = torch.empty(self._capacity, self._width, dtype=self.dtype, device=self._device)
-                self._blocks.append(empty)
-                used = 0
-            taken = min(self._capacity - used, len(rows))
-            self._blocks[-1][used : used + taken] = rows[:taken]
-            self._count += taken
-            rows = rows[taken:]
-
-    def transposed_product(self, v: Tensor) -> Tensor:
-        """Wᵀv, float64, v of ``p x k``."""
-        total = torch.zeros(self._width, v.shape[1], dtype=torch.float64, device=self._device)
-        start = 0
-        for rows in self:
-            total += rows.mT @ v[start : start + len(rows)]
-            start += len(rows)
-        return total

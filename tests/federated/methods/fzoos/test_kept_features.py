@@ -55,7 +55,7 @@ def test_what_clients_keep_is_counted_as_the_tensors_have_it(monkeypatch):
     for s in surrogates_of(federation):
         n, linear = s._fourier.num_observations, s._fourier._linear
         assert n == len(s.local.trajectory) <= s.features.num_features
-        blocks = sum(rows.numel() * rows.element_size() for rows in linear._rows)
+        blocks = linear._rows.rows.nbytes
         assert s._fourier.nbytes == blocks + linear._cholesky._storage.nbytes >= 8 * n * (s.features.num_features + n)
     gone = weakref.ref(surrogates_of(federation)[0])
     del s, federation, linear
