@@ -65,22 +65,13 @@ def fit_isotropic(
 
     Args:
         D: The squared distances in the Euclidean metric, ``n x n``, float64.
-        y: The values, ``n``, float64.
+        y: The values, ``n``, float64, finite and not all equal.
         profile: The profile h of the kernel.
-        lengthscales: The bounds of ℓ.
-        noise_ratios: The bounds of ρ.
+        lengthscales: The bounds of ℓ, positive.
+        noise_ratios: The bounds of ρ, positive.
         start: ℓ and ρ of an earlier fit, or None.
         noise: s² in y's squared units, or None if it is fitted.
-
-    Raises:
-        ValueError: If bounds are not positive and increasing, or y is constant or not finite.
     """
-    for name, (low, high) in (("lengthscales", lengthscales), ("noise_ratios", noise_ratios)):
-        if not 0 < low <= high < inf:
-            raise ValueError(f"{name} must be an increasing pair of positive numbers, got {(low, high)}")
-    spread = float(y.std(correction=0)) if bool(y.isfinite().all()) else inf
-    if not 0 < spread < inf:
-        raise ValueError("y must have finite values that are not all equal")
     lower, upper = ((log(lengthscales[i]), log(noise_ratios[i])) for i in range(2))
     rectangle = Rectangle(lower, upper)
 
