@@ -11,9 +11,9 @@ from torch import Tensor
 
 from optimizers.core.bounds import Domain
 from optimizers.core.state import load, save
-from optimizers.directions.directions import Directions
+from optimizers.directions.directions import Directions, chunks
 from optimizers.directions.groups import GroupDiagonal
-from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, in_chunks, over_root
+from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
 
 SMALL = 1 << 14
 """The most numbers that are computed in one block, which is faster than row by row and gives the same bits."""
@@ -113,12 +113,9 @@ class Batch:
         plain = self.explicit is None and self.domain is None
         if plain and (out.dtype, out.device) == (self.base.dtype, self.base.device):
             return self._move(out.copy_(self.base[start : start + out.numel()]), i, start)
-
-        def write(low: int, high: int) -> None:
+        for low, high in chunks(out.numel(), self.base.device, CHUNK):
             first, last = start + low, start + high
             out[low:high].copy_(self._to_user(self.search_point(i, first, last), first, last))
-
-        in_chunks(write, out.numel(), CHUNK, self.base.device, threaded=False)
         return out
 
     def _to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
@@ -198,17 +195,13 @@ class Batch:
         mine, theirs = ((batch.id, len(batch), batch.base.dtype, batch.base.device) for batch in (self, other))
         return self is other or (mine == theirs and all(map(torch.equal, self, other)))
 
-    def _origin(self) -> dict[str, Any] | None:
-        """The arguments of the directions, by name."""
-        if (u := self.directions) is None:
-            return None
-        return {"seed": u.seed, "d": u.d, "distribution": u.distribution, "generator": u.generator}
-
     def state_dict(self) -> dict[str, Any]:
         """The batch as tensors and plain values, without its domain."""
         tensors = {name: getattr(self, name) for name in ("base", "scales", "metric", "explicit", "info")}
-        addresses = [list(address) for address in self.addresses]
-        return {"id": self.id, "addresses": addresses, "directions": self._origin(), **save(tensors)}
+        addresses, u = [list(address) for address in self.addresses], self.directions
+        names = ("seed", "d", "distribution", "generator")
+        directions = None if u is None else {name: getattr(u, name) for name in names}
+        return {"id": self.id, "addresses": addresses, "directions": directions, **save(tensors)}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], domain: Domain | None, device: torch.device) -> Batch:

@@ -194,7 +194,7 @@ class Directions:
             _compiled.add(signs, row, *self.address(step), start, array, array[:0], array.dtype.type(scale))
         else:
             compute = x.dtype if x.dtype == torch.float64 else torch.float32
-            for low, high in _chunks(flat.numel(), x.device):
+            for low, high in chunks(flat.numel(), x.device, CHUNK):
                 piece = flat[low:high]
                 u = self.row(step, row, start + low, start + high, compute, x.device)
                 piece.copy_(piece.to(compute) + u * scale)
@@ -247,7 +247,7 @@ class Directions:
             return out
         row_numbers = torch.tensor(rows, dtype=torch.int64, device=out.device)
         size = GROUP * 32 if signs else GROUP
-        per_chunk = max(1, chunk_size(out.device) // (GROUP * max(1, len(rows))))
+        per_chunk = max(1, chunk_size(out.device, CHUNK) // (GROUP * max(1, len(rows))))
         first, last, end = start // size, -(-(start + out.shape[1]) // size), start + out.shape[1]
         for group in range(first, last, per_chunk):
             groups = min(per_chunk, last - group)
@@ -260,7 +260,7 @@ class Directions:
     def _sphere(self, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> None:
         for i, row in enumerate(rows):
             norm = self._norm(step, row, out.device)
-            for low, high in _chunks(out.shape[1], out.device):
+            for low, high in chunks(out.shape[1], out.device, CHUNK):
                 z = torch.empty(1, high - low, dtype=torch.float64, device=out.device)
                 self._draw("normal", step, [row], start + low, z)
                 out[i, low:high] = _narrow(divide(z[0], norm), out.dtype)
@@ -278,7 +278,7 @@ class Directions:
             sums = torch.from_numpy(partial)
         else:
             pieces = []
-            for low, high in _chunks(self.d, device):
+            for low, high in chunks(self.d, device, CHUNK):
                 z = torch.empty(1, high - low, dtype=torch.float64, device=device)
                 pieces.append(group_sums(self._draw("normal", step, [row], low, z)[0].square()))
             sums = torch.cat(pieces)
@@ -327,12 +327,13 @@ def _narrow(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x if dtype == x.dtype else x.to(torch.float32).to(dtype)
 
 
-def _chunks(size: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    chunk = chunk_size(device)
+def chunks(size: int, device: torch.device, chunk: int) -> Iterator[tuple[int, int]]:
+    """Yields (start, stop) of the parts of 0 … size − 1 that are processed at a time: ``chunk`` on the CPU, or more."""
+    chunk = chunk_size(device, chunk)
     for low in range(0, size, chunk):
         yield low, min(size, low + chunk)
 
 
-def chunk_size(device: torch.device) -> int:
-    """The number of coordinates made at a time on a device."""
-    return CHUNK if device.type == "cpu" else DEVICE_CHUNK
+def chunk_size(device: torch.device, chunk: int) -> int:
+    """The number of coordinates processed at a time on a device: ``chunk`` on the CPU, or more."""
+    return chunk if device.type == "cpu" else max(chunk, DEVICE_CHUNK)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.directions.directions import DEVICE_CHUNK, Directions
+from optimizers.directions.directions import Directions, chunks
 from optimizers.directions.fixed_order import group_sums, halved
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.normal import square_root
@@ -47,7 +47,6 @@ def add_over_root(
     scale: float,
     metric: Tensor | GroupDiagonal,
     start: int = 0,
-    chunk: int = CHUNK,
 ) -> Tensor:
     """Adds scale · H^(−1/2) u(step, row) to x in place; x holds coordinates start, start + 1, … of a point.
 
@@ -70,7 +69,7 @@ def add_over_root(
         if piece.data_ptr() != target.data_ptr():
             target.copy_(piece)
 
-    in_chunks(apply, x.numel(), chunk, device, loops is not None)
+    in_chunks(apply, x.numel(), device, loops is not None)
     torch.autograd.graph.increment_version(x)
     return x
 
@@ -86,27 +85,17 @@ def squared_norm(directions: Directions, step: int, row: int, metric: Tensor | G
         _compiled.sums_of_squares(directions.distribution == "rademacher", row, *directions.address(step), d, h, sums)
         return halved(torch.from_numpy(sums)).item()
     pieces, device = [], torch.device("cpu") if metric is None else metric.device
-
-    def add(low: int, high: int) -> None:
+    for low, high in chunks(d, device, CHUNK):
         square = directions.row(step, row, low, high, torch.float64, device).square()
         if metric is not None:
             square /= dense(metric[low:high]).to(torch.float64)
         pieces.append(group_sums(square))
-
-    in_chunks(add, d, CHUNK, device, threaded=False)
     return halved(torch.cat(pieces)).item()
 
 
-def in_chunks(
-    apply: Callable[[int, int], None], size: int, chunk: int, device: torch.device, threaded: bool = True
-) -> None:
-    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1, on the CPU in ``torch.get_num_threads()`` threads.
-
-    On an accelerator chunks have at least ``DEVICE_CHUNK`` coordinates.
-    """
-    if device.type != "cpu":
-        chunk = max(chunk, DEVICE_CHUNK)
-    ranges = [(low, min(size, low + chunk)) for low in range(0, size, chunk)]
+def in_chunks(apply: Callable[[int, int], None], size: int, device: torch.device, threaded: bool) -> None:
+    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1, on the CPU in ``torch.get_num_threads()`` threads."""
+    ranges = [*chunks(size, device, CHUNK)]
     threads = min(torch.get_num_threads(), len(ranges)) if threaded and device.type == "cpu" else 1
     if threads < 2:
         for low, high in ranges:

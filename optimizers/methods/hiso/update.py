@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.directions.directions import Directions
+from optimizers.directions.directions import Directions, chunks
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import CHUNK, compute_dtype, dense, in_chunks, over_root
 from surrogates.compiled import compiled
@@ -41,7 +41,6 @@ def update(
     learning: Learning | None = None,
     momentum: Tensor | None = None,
     decay: float = 0.0,
-    chunk: int = CHUNK,
 ) -> None:
     """Moves x by one step of HiSo, and updates m and H, in place and without temporaries of size d.
 
@@ -61,7 +60,6 @@ def update(
         learning: (ν, ε, β_l, β_u), for an H of shape ``d``; None: H does not change.
         momentum: m, shape ``d``, in the dtype of H.
         decay: the weight β of the momentum.
-        chunk: the number of coordinates processed at a time; on the CPU, threads process chunks in parallel.
     """
     nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
     dtype = compute_dtype(x.dtype)
@@ -89,20 +87,13 @@ def update(
         if target.dtype != dtype:
             target.copy_(wide)
 
-    in_chunks(apply, directions.d, chunk, x.device, _compiled is not None)
+    in_chunks(apply, directions.d, x.device, _compiled is not None)
     for tensor in (x, hessian if learning else None, momentum):
         if isinstance(tensor, Tensor):
             torch.autograd.graph.increment_version(tensor)
 
 
-def learn(
-    hessian: Tensor,
-    directions: Directions,
-    displacements: Sequence[Sequence[Term]],
-    learning: Learning,
-    *,
-    chunk: int = CHUNK,
-) -> None:
+def learn(hessian: Tensor, directions: Directions, displacements: Sequence[Sequence[Term]], learning: Learning) -> None:
     """Updates H in place by HiSo's eq. 12 from several displacements in turn.
 
     With ``hessian`` H₀ and Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ), a sum over the l-th of ``displacements``, each
@@ -115,14 +106,11 @@ def learn(
     nu, *others = learning
     numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)
     kind, eq12 = type(numbers[0]), [*map(float, numbers)]
-
-    def apply(low: int, high: int) -> None:
+    for low, high in chunks(directions.d, hessian.device, CHUNK):
         h = hessian[low:high].detach()
         before = h.clone()
         for terms in displacements:
             _learn_from(h, over_root(_combined(h, directions, terms, kind, low, high), before), eq12)
-
-    in_chunks(apply, directions.d, chunk, hessian.device, threaded=False)
     torch.autograd.graph.increment_version(hessian)
 
 

@@ -45,7 +45,8 @@ def test_bits_depend_on_neither_compilation_nor_chunks_threads_or_pieces(dtype, 
         for count in (1, 3):
             torch.set_num_threads(count)
             for chunk in (D, 257, 100):
-                assert torch.equal(add_over_root(x.clone(), u, 2**40 + 1, 5, 0.7, h, chunk=chunk), whole)
+                monkeypatch.setattr(metric, "CHUNK", chunk)
+                assert torch.equal(add_over_root(x.clone(), u, 2**40 + 1, 5, 0.7, h), whole)
     finally:
         torch.set_num_threads(threads)
     for low, high in ((0, 1), (1, 300), (300, 1025), (1025, D)):
@@ -53,11 +54,12 @@ def test_bits_depend_on_neither_compilation_nor_chunks_threads_or_pieces(dtype, 
     assert torch.equal(x, whole)
 
 
-def test_one_number_a_group_is_the_dense_metric_bitwise():
+def test_one_number_a_group_is_the_dense_metric_bitwise(monkeypatch):
     (x, _), u, groups = tensors(torch.float64), Directions(7, D), Groups(7, D)
     diagonal = GroupDiagonal(groups, torch.linspace(0.3, 4.0, 7, dtype=torch.float64))
     dense = add_over_root(x.clone(), u, 1, 0, 0.3, diagonal.tensor())
-    assert torch.equal(add_over_root(x.clone(), u, 1, 0, 0.3, diagonal, chunk=100), dense)
+    monkeypatch.setattr(metric, "CHUNK", 100)
+    assert torch.equal(add_over_root(x.clone(), u, 1, 0, 0.3, diagonal), dense)
     piece = x[250:450].clone()
     assert torch.equal(add_over_root(piece, u, 1, 0, 0.3, diagonal[250:450], 250), dense[250:450])
 

@@ -292,12 +292,12 @@ def test_scalars_and_seeds_rebuild_the_run(rule, dtype, local_steps):
     x, hessian = start(d, dtype), torch.ones_like(opt.hessian)
     directions, held = Directions(8, d), []
     for k, terms in enumerate(log):
-        update(x, directions, terms, 1e-4, hessian=hessian, chunk=500)
+        update(x, directions, terms, 1e-4, hessian=hessian)
         held.append(terms)
         if (k + 1) % local_steps == 0:
             together = [[term for terms in held for term in terms]]
             lessons = {"per_round": together, "printed": held, "last_step": held[-1:]}[rule]
-            learn(hessian, directions, lessons, opt.curvature.learning, chunk=999)
+            learn(hessian, directions, lessons, opt.curvature.learning)
             held = []
     assert torch.equal(x, opt.x) and torch.equal(hessian, opt.hessian)
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from optimizers import Directions
+from optimizers.directions import metric
 from optimizers.directions.metric import compute_dtype
 from optimizers.methods.hiso import update as update_module
 from optimizers.methods.hiso.update import learn, update
@@ -22,10 +23,10 @@ def tensors(dtype, d=D):
     return x, hessian, momentum
 
 
-def updated(dtype, distribution="normal", d=D, **options):
+def updated(dtype, distribution="normal", d=D):
     x, hessian, momentum = tensors(dtype, d)
     directions = Directions(7, d, distribution)
-    update(x, directions, TERMS, 0.1, hessian=hessian, learning=RULE, momentum=momentum, decay=0.6, **options)
+    update(x, directions, TERMS, 0.1, hessian=hessian, learning=RULE, momentum=momentum, decay=0.6)
     return x, hessian, momentum
 
 
@@ -89,9 +90,9 @@ def test_each_part_may_be_absent():
 LESSONS = [TERMS[:2], TERMS[2:], TERMS]
 
 
-def learned(dtype, distribution="normal", d=D, **options):
+def learned(dtype, distribution="normal", d=D):
     _, hessian, _ = tensors(dtype, d)
-    learn(hessian, Directions(7, d, distribution), LESSONS, RULE, **options)
+    learn(hessian, Directions(7, d, distribution), LESSONS, RULE)
     return (hessian,)
 
 
@@ -151,8 +152,9 @@ def test_bits_depend_on_neither_chunks_nor_threads(dtype, distribution, compiled
         for count in (1, 2, 5):
             torch.set_num_threads(count)
             for chunk in (D, 256, 257, 100):
-                parts = updated(dtype, distribution, chunk=chunk) + learned(dtype, distribution, chunk=chunk)
-                assert same(parts, whole)
+                for module in (metric, update_module):
+                    monkeypatch.setattr(module, "CHUNK", chunk)
+                assert same(updated(dtype, distribution) + learned(dtype, distribution), whole)
     finally:
         torch.set_num_threads(threads)
 
