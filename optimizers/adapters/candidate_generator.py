@@ -13,7 +13,7 @@ from torch import Tensor
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_boolean, check_integer, optional
 from optimizers.core.space import Space
-from optimizers.core.values import numeric, parse_point, parse_values
+from optimizers.core.values import parse_point, parse_points, parse_values
 from optimizers.registry import method_class
 from optimizers.seeding import seeded
 from surrogates import DerivedGP
@@ -156,12 +156,7 @@ class CandidateGenerator:
         self._Y = torch.cat([self._Y, Y[finite, None].to(self._Y)])
 
     def _checked(self, X: Any, Y: Any) -> tuple[Tensor, Tensor]:
-        X, Y = numeric("X", X).to(self._X.device), torch.as_tensor(Y)
-        d = self.optimizer.dimension
-        if X.ndim != 2 or X.shape[1] != d:
-            raise ValueError(f"X must have shape (n, {d}), got {tuple(X.shape)}")
-        if not bool(torch.isfinite(X).all()):
-            raise ValueError(f"X must be finite, row {int((~torch.isfinite(X)).any(dim=1).nonzero()[0])} is not")
+        X, Y = parse_points("X", X, self.optimizer.dimension).to(self._X.device), torch.as_tensor(Y)
         if Y.shape not in {(len(X),), (len(X), 1)}:
             raise ValueError(f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}")
         return X, parse_values(Y, len(X)).to(self._X.device)

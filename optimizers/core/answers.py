@@ -152,12 +152,3 @@ class Pending:
         """Returns a copy with new answers of a batch; batches whose answers are complete are left out."""
         newer = (answers if held.batch.id == answers.batch.id else held for held in self.answers)
         return Pending(tuple(held for held in newer if not held.complete))
-
-    def state_dict(self) -> list[dict[str, Any]]:
-        """The state of each batch's answers."""
-        return [answers.state_dict() for answers in self.answers]
-
-    @classmethod
-    def from_state_dict(cls, state: Sequence[Mapping[str, Any]], domain: Domain | None, device: torch.device) -> Self:
-        """Restores the pending batches of a ``state_dict`` on a device."""
-        return cls(tuple(Answers.from_state_dict(answers, domain, device) for answers in state))

@@ -15,7 +15,7 @@ from torch import Tensor
 from optimizers.core.bounds import BoundsLike, Domain, middle
 from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.feasibility import Feasibility
-from optimizers.core.values import numeric, parse_point, parse_values
+from optimizers.core.values import numeric, parse_point, parse_points, parse_values
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +57,7 @@ class History:
             ValueError: for a wrong shape, points that are not finite, or a variance that is negative or not finite.
         """
         raw = as_history(given)
-        X, d = numeric("history: X", raw.X).to(like), like.numel()
-        if X.ndim != 2 or X.shape[1] != d:
-            raise ValueError(f"history: X must have shape (n, {d}), one row for each point, got {tuple(X.shape)}")
-        if not bool(torch.isfinite(X).all()):
-            raise ValueError(
-                f"history: X must be finite, but row {int((~torch.isfinite(X)).any(1).nonzero()[0])} is not"
-            )
+        X = parse_points("history: X", numeric("history: X", raw.X).to(like), like.numel())
         yvar = None if raw.yvar is None else numeric("history: yvar", raw.yvar).to(X.device, torch.float64).reshape(-1)
         if yvar is not None and (len(yvar) not in (1, len(X)) or not bool(((yvar >= 0.0) & (yvar < math.inf)).all())):
             raise ValueError(

@@ -244,19 +244,17 @@ class MethodTools(ABC):
         scales: Tensor | Sequence[float],
         *,
         distribution: str = "normal",
-        step: int | None = None,
         base: Tensor | None = None,
         metric: Tensor | GroupDiagonal | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> Batch:
         """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
 
-        ``rows`` numbers the directions: the same row gives the same direction. ``scales`` has a length for each row. By
-        default the base is the iterate, the step is ``next_id``, and H = 1.
+        ``rows`` numbers the directions: the same row gives the same direction. ``scales`` has a length for each row.
+        The step is ``next_id``; by default the base is the iterate, and H = 1.
         """
         if isinstance(rows, int):
             raise TypeError(f"{type(self).__name__} must ask for directions by a list of rows, got {rows}")
-        step = self.next_id if step is None else step
         base = self._x if base is None else base
         lengths = torch.as_tensor(scales, dtype=torch.float64)
         if lengths.shape != (len(rows),):
@@ -268,7 +266,7 @@ class MethodTools(ABC):
             id=self.next_id,
             base=base,
             scales=lengths,
-            addresses=tuple((step, int(row)) for row in rows),
+            addresses=tuple((self.next_id, int(row)) for row in rows),
             directions=Directions(self.seed, self.dimension, distribution),
             metric=metric,
             domain=self.domain,

@@ -21,6 +21,7 @@ from surrogates.checks import (  # noqa: F401  methods import all their checks f
     check_integer,
     nearest_name,
     nonnegative,
+    optional,
     positive,
     positive_integer,
 )
@@ -47,11 +48,6 @@ class CommonOptions(TypedDict, total=False):
     track_best: bool
     store_points: bool
     store_values: bool
-
-
-def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
-    """Applies ``check`` unless the value is None, as in ``optional(check_integer, "window", window, 2)``."""
-    return None if value is None else check(name, value, *limits)
 
 
 def option_names(cls: type) -> set[str]:

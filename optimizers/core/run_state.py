@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
-from optimizers.core.answers import Pending
+from optimizers.core.answers import Answers, Pending
 from optimizers.core.batch import Batch
 from optimizers.core.constraint_set import ConstraintSet
 from optimizers.core.feasibility import Feasibility
@@ -190,7 +190,8 @@ class RunState(MethodTools):
         about = {"method": self.method, "version": self.version, "options": self._options(), "seed": self.seed}
         points = {"x0": self.x0.clone(), "x": self._x.clone(), "state": self._state()}
         reason = None if self._stop_reason is None else str(self._stop_reason)
-        told = {"iterations": self.iterations, "record": self._record.state_dict(), "pending": self._out.state_dict()}
+        pending = [answers.state_dict() for answers in self._out.answers]
+        told = {"iterations": self.iterations, "record": self._record.state_dict(), "pending": pending}
         known = {} if self._feasibility is None else {"feasibility": save_fields(self._feasibility)}
         return about | points | told | known | {"stop_reason": reason}
 
@@ -205,7 +206,7 @@ class RunState(MethodTools):
         theirs |= {"dimension": state["x"].numel(), "dtype": str(state["x"].dtype)}
         check_match(theirs, {name: value for name, value in self.description().items() if name != "seed"})
         device = self._x.device
-        out = Pending.from_state_dict(state["pending"], self.domain, device)
+        out = Pending(tuple(Answers.from_state_dict(told, self.domain, device) for told in state["pending"]))
         record = Record.from_state_dict(state["record"], device)
         seed, iterations, reason = (state[name] for name in ("seed", "iterations", "stop_reason"))
         reason = None if reason is None else StopReason(reason)

@@ -40,6 +40,21 @@ def parse_point(x0: Any, name: str = "x0") -> Tensor:
     return x
 
 
+def parse_points(name: str, given: Any, d: int) -> Tensor:
+    """Converts n points to a floating tensor, ``n x d``; integers become float64.
+
+    Raises:
+        ValueError: if the shape is not ``n x d``, or a point is not finite.
+        TypeError: if the points are not real numbers.
+    """
+    X = numeric(name, given)
+    if X.ndim != 2 or X.shape[1] != d:
+        raise ValueError(f"{name} must have shape (n, {d}), one row for each point, got {tuple(X.shape)}")
+    if not bool(torch.isfinite(X).all()):
+        raise ValueError(f"{name} must be finite, but row {int((~torch.isfinite(X)).any(1).nonzero()[0])} is not")
+    return X
+
+
 def parse_values(values: Any, count: int) -> Tensor:
     """Converts the values of a batch to a float64 tensor of shape ``q``, with NaN for values that are not finite.
 
