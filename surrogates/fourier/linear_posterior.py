@@ -45,6 +45,12 @@ class LinearPosterior:
         self._forget_rows()
         self._solved: tuple[Tensor, Tensor] | None = None
 
+    def _forget_rows(self, capacity: int = 64) -> None:
+        mean = self._base_mean
+        self._rows = GrowingRows(mean.new_empty(0, self.num_weights, dtype=self._dtype), capacity)
+        self._residuals = mean.new_empty(0, mean.shape[1])
+        self._cholesky = GrowingCholesky(capacity=capacity, device=mean.device)
+
     def append(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
         """Appends ``count`` rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
 
@@ -146,12 +152,6 @@ class LinearPosterior:
         self._base = step if self._base is None else self._base @ step
         self._base_mean = mean
         self._forget_rows()
-
-    def _forget_rows(self, capacity: int = 64) -> None:
-        mean = self._base_mean
-        self._rows = GrowingRows(mean.new_empty(0, self.num_weights, dtype=self._dtype), capacity)
-        self._residuals = mean.new_empty(0, mean.shape[1])
-        self._cholesky = GrowingCholesky(capacity=capacity, device=mean.device)
 
     def _blocks(self) -> Iterator[Tensor]:
         """Yields the rows W in float64, a few at a time; narrower rows are converted in pieces that fit the cache."""
