@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from surrogates.kernels.errors import OpaqueKernelError, UnsupportedKernelError
-from surrogates.kernels.registry import Blocks, KernelFunctions, copied
+from surrogates.kernels.registry import Blocks, KernelFunctions, copied, mapped
 from surrogates.kernels.stationary import unscaled
 
 _KINK = 1e-9
@@ -77,8 +77,7 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
             ) from error
         finally:
             distances.begin(())
-        block = None if found.mixed is None else found.mixed.to(x1.dtype)
-        return Blocks(found.value.to(x1.dtype), found.first.to(x1.dtype), found.second.to(x1.dtype), block)
+        return mapped(found, lambda part, k: part.to(x1.dtype))
 
     return KernelFunctions(values, blocks, type(unscaled(kernel)[0]).__name__)
 

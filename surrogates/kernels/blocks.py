@@ -29,7 +29,7 @@ from surrogates.kernels.errors import (
     no_gradient_covariance,
 )
 from surrogates.kernels.missing import marked, missing_inputs, unmarked, warn_of_missing
-from surrogates.kernels.registry import Blocks, KernelFunctions, copied, read_registered
+from surrogates.kernels.registry import Blocks, KernelFunctions, copied, mapped, read_registered
 from surrogates.kernels.stationary import StationaryKernel, as_stationary, over_all_inputs, unscaled
 
 
@@ -135,7 +135,8 @@ def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool)
         blocks = reduce(_product if kernel.is_product else _sum, parts)
     else:
         blocks = kernel.functions.blocks(z1, z2, mixed)
-    return _embedded(_scaled(blocks, kernel), active_dims, x1.shape[-1])
+    blocks = mapped(blocks, lambda part, k: scaled(part, kernel, 2 + k))
+    return _embedded(blocks, active_dims, x1.shape[-1])
 
 
 def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> ValueError:
@@ -331,12 +332,6 @@ def scaled(value: Tensor, kernel: CompositeKernel | GeneralKernel, dims: int) ->
     return value if outputscale is None else outputscale.to(value.dtype)[(..., *(None,) * dims)] * value
 
 
-def _scaled(blocks: Blocks, kernel: CompositeKernel | GeneralKernel) -> Blocks:
-    first, second = scaled(blocks.first, kernel, 3), scaled(blocks.second, kernel, 3)
-    mixed = None if blocks.mixed is None else scaled(blocks.mixed, kernel, 4)
-    return Blocks(scaled(blocks.value, kernel, 2), first, second, mixed)
-
-
 def _sum(a: Blocks, b: Blocks) -> Blocks:
     mixed = None if a.mixed is None or b.mixed is None else a.mixed + b.mixed
     return Blocks(a.value + b.value, a.first + b.first, a.second + b.second, mixed)
@@ -359,6 +354,4 @@ def _product(a: Blocks, b: Blocks) -> Blocks:
 
 def _embedded(blocks: Blocks, active_dims: Tensor | None, d: int) -> Blocks:
     """The blocks over all d inputs, zero along inputs that the kernel does not use."""
-    first, second = (over_all_inputs(part, active_dims, d, -1) for part in (blocks.first, blocks.second))
-    mixed = None if blocks.mixed is None else over_all_inputs(blocks.mixed, active_dims, d, -1, -2)
-    return Blocks(blocks.value, first, second, mixed)
+    return mapped(blocks, lambda part, k: over_all_inputs(part, active_dims, d, *(-1, -2)[:k]))

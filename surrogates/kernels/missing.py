@@ -8,7 +8,7 @@ import torch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from surrogates.kernels.registry import Blocks
+from surrogates.kernels.registry import Blocks, mapped
 
 
 def missing_inputs(blocks: Blocks) -> Tensor:
@@ -19,18 +19,13 @@ def missing_inputs(blocks: Blocks) -> Tensor:
 
 def unmarked(blocks: Blocks) -> Blocks:
     """Returns the blocks with 0 instead of NaN."""
-    first, second = (part.masked_fill(part.isnan(), 0.0) for part in (blocks.first, blocks.second))
-    mixed = None if blocks.mixed is None else blocks.mixed.masked_fill(blocks.mixed.isnan(), 0.0)
-    return Blocks(blocks.value, first, second, mixed)
+    return mapped(blocks, lambda part, k: part.masked_fill(part.isnan(), 0.0) if k else part)
 
 
 def marked(blocks: Blocks, missing: Tensor) -> Blocks:
     """Returns the blocks with NaN in the inputs of the mask ``missing``, ``... x q x n x d``."""
-    first, second = (part.masked_fill(missing, torch.nan) for part in (blocks.first, blocks.second))
-    mixed = blocks.mixed
-    if mixed is not None:
-        mixed = mixed.masked_fill(missing.unsqueeze(-1) | missing.unsqueeze(-2), torch.nan)
-    return Blocks(blocks.value, first, second, mixed)
+    masks = missing, missing.unsqueeze(-1) | missing.unsqueeze(-2)
+    return mapped(blocks, lambda part, k: part.masked_fill(masks[k - 1], torch.nan) if k else part)
 
 
 def warn_of_missing(missing: Tensor) -> None:

@@ -36,6 +36,12 @@ class Blocks:
     mixed: Tensor | None
 
 
+def mapped(blocks: Blocks, change: Callable[[Tensor, int], Tensor]) -> Blocks:
+    """Applies ``change(part, k)`` to the value (k = 0), the first derivatives (k = 1) and any mixed ones (k = 2)."""
+    mixed = None if blocks.mixed is None else change(blocks.mixed, 2)
+    return Blocks(change(blocks.value, 0), change(blocks.first, 1), change(blocks.second, 1), mixed)
+
+
 @dataclass(frozen=True)
 class RadialFunctions:
     """A stationary kernel k(x, x') = h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ², given by h and its derivatives in r².
