@@ -54,13 +54,9 @@ class GradientPosterior(PointPosterior):
         super().__init__(x, several_outputs)
         self._conditioning, self._scale, self._known, self._slope = conditioning, scale, known, slope
 
-    def __repr__(self) -> str:
-        """Shows the shape and units of the gradients and the number of observations."""
-        shape = " x ".join(map(str, self._extended_shape()))
-        return (
-            f"GradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input; "
-            f"given n = {self._conditioning.num_observations} values)"
-        )
+    @property
+    def _about(self) -> str:
+        return f"outcome per unit of input; given n = {self._conditioning.num_observations} values"
 
     @cached_with_graph
     @outside_inference_mode

@@ -63,13 +63,9 @@ class HessianPosterior(PointPosterior):
         self._bend: Tensor | None
         self._slope, self._bend = (conditioning.slope, None) if chain is None else chain
 
-    def __repr__(self) -> str:
-        """The shape and units of the Hessians, and the data that they are conditioned on."""
-        shape = " x ".join(map(str, (*self._shape, self._shape[-1])))
-        return (
-            f"HessianPosterior({shape}, {self._x.dtype}, {self._x.device}; outcome per squared unit of input; "
-            f"given n = {self._conditioning.num_observations} values)"
-        )
+    @property
+    def _about(self) -> str:
+        return f"outcome per squared unit of input; given n = {self._conditioning.num_observations} values"
 
     @cached_with_graph
     @outside_inference_mode

@@ -57,9 +57,6 @@ class UnitFreeNormal(MultivariateNormal):
 class UnitFreeMultitaskNormal(MultitaskMultivariateNormal, UnitFreeNormal):
     """GPyTorch's ``MultitaskMultivariateNormal`` as a ``UnitFreeNormal``, with GPyTorch's arguments."""
 
-    def __init__(self, mean: Tensor, covariance_matrix: Any, **options: Any) -> None:
-        super().__init__(mean, to_linear_operator(covariance_matrix), **options)
-
 
 def unit_free(posterior: GPyTorchPosterior) -> GPyTorchPosterior:
     """Returns a BoTorch posterior with the distribution as a ``UnitFreeNormal``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from botorch.posteriors.posterior import Posterior
 from torch import Tensor
@@ -18,6 +20,16 @@ class PointPosterior(Posterior):
     def __init__(self, x: Tensor, several_outputs: bool) -> None:
         self._x = x
         self._several_outputs = several_outputs
+
+    def __repr__(self) -> str:
+        """Shows the shape and units of the samples, and what they are conditioned on."""
+        shape = " x ".join(map(str, self._extended_shape()))
+        return f"{type(self).__name__}({shape}, {self.dtype}, {self.device}; {self._about})"
+
+    @property
+    @abstractmethod
+    def _about(self) -> str:
+        """The units of the samples, and what they are conditioned on."""
 
     @property
     def device(self) -> torch.device:

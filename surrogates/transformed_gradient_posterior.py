@@ -37,13 +37,10 @@ class TransformedGradientPosterior(PointPosterior):
         self._joint = GPyTorchPosterior(UnitFreeMultitaskNormal(self._mean, covariance))
         self._transform = copy.deepcopy(outcome_transform)
 
-    def __repr__(self) -> str:
-        """Shows the shape and units of the gradients, and which results are available."""
-        shape = " x ".join(map(str, self._shape))
-        return (
-            f"TransformedGradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input, not "
-            f"Gaussian through {type(self._transform).__name__}: samples and delta_method_mean)"
-        )
+    @property
+    def _about(self) -> str:
+        through = type(self._transform).__name__
+        return f"outcome per unit of input, not Gaussian through {through}: samples and delta_method_mean"
 
     @property
     @outside_inference_mode

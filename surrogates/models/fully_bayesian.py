@@ -28,10 +28,7 @@ class GradientMixturePosterior(GradientPosterior):
         """The shape and units of the gradients, and the numbers of hyper-parameter samples and observations."""
         *batch, samples, q, d = self._extended_shape()
         shape = " x ".join(map(str, [*batch, q, d]))
-        return (
-            f"GradientMixturePosterior({samples} samples of {shape}, {self.dtype}, {self.device}; outcome per unit of "
-            f"input; given n = {self._conditioning.num_observations} values)"
-        )
+        return f"GradientMixturePosterior({samples} samples of {shape}, {self.dtype}, {self.device}; {self._about})"
 
     @cached_with_graph
     def mixture_mean(self) -> Tensor:
