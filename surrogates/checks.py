@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Checked = TypeVar("Checked")
 _FEW = 32
 SHORTEST = 1e-100
 """The smallest accepted lengthscale; the largest is 1/SHORTEST."""
@@ -292,3 +293,8 @@ def check_choice(name: str, value: Any, accepted: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in accepted:
         raise ValueError(f"{name} must be one of the accepted names, got {value!r}{nearest_name(str(value), accepted)}")
     return value
+
+
+def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
+    """Applies ``check`` unless the value is None, as in ``optional(check_integer, "window", window, 2)``."""
+    return None if value is None else check(name, value, *limits)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from surrogates.checks import check_integer, check_lengthscale, positive
+from surrogates.checks import check_choice, check_integer, check_lengthscale, optional, positive
 from surrogates.kernels.makers import matern_kernel, rbf_kernel
 from surrogates.window.window_surrogate import LEAST_NUGGET, Hyperparameters, KernelMaker, WindowSurrogate
 
@@ -44,15 +44,11 @@ class LocalSurrogateOptions:
     kernel: KernelName = "matern52"
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {"window": check_integer("window", self.window, LEAST_DATA)}
-        checked["nugget"] = check_nugget("nugget", self.nugget)
-        for name, check in (("lengthscale", check_lengthscale), ("noise", positive)):
-            value = getattr(self, name)
-            checked[name] = None if value is None else check(name, value)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-        if self.kernel not in KERNELS:
-            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
+        window, nugget = check_integer("window", self.window, LEAST_DATA), check_nugget("nugget", self.nugget)
+        lengthscale = optional(check_lengthscale, "lengthscale", self.lengthscale)
+        noise = optional(positive, "noise", self.noise)
+        vars(self).update(window=window, nugget=nugget, lengthscale=lengthscale, noise=noise)
+        check_choice("kernel", self.kernel, KERNELS)
 
     def surrogate(self, like: Tensor, lengthscale: float = 1.0) -> WindowSurrogate:
         """Makes the local process, without queries.

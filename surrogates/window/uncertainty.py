@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from surrogates.checks import nonnegative
+from surrogates.checks import check_choice, nonnegative
 from surrogates.gradient_posterior import GradientPosterior
 
 Uncertainty = Literal["spectral_norm", "mean_variance", "relative", "descent", "kept_information"]
@@ -48,8 +48,7 @@ class UncertaintyRule:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if self.uncertainty not in THRESHOLDS:
-            raise ValueError(f"uncertainty must be one of {', '.join(THRESHOLDS)}, got {self.uncertainty!r}")
+        check_choice("uncertainty", self.uncertainty, THRESHOLDS)
         given = THRESHOLDS[self.uncertainty] if self.threshold is None else self.threshold
         object.__setattr__(self, "threshold", nonnegative("threshold", given))
 

@@ -14,6 +14,7 @@ from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import dense
 from optimizers.methods.hiso.update import Learning, Term, stays_finite, update
+from surrogates.checks import check_number
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +24,9 @@ Distribution = Literal["normal", "rademacher"]
 
 def fraction(name: str, value: Any) -> float:
     """Returns a number in [0, 1] as a float; raises ``TypeError`` or ``ValueError`` for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number from 0 to 1, got {value!r}")
-    if not 0.0 <= value <= 1.0:
+    if not 0.0 <= (number := check_number(name, value)) <= 1.0:
         raise ValueError(f"{name} must be a number from 0 to 1, got {value}")
-    return float(value)
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
