@@ -631,8 +631,8 @@ def test_without_reference_is_corollary_3_with_w_at_y(record_property, name):
 )
 @pytest.mark.slip(
     "optimizers/methods/katyusha/accelerated_zo.py",
-    "return self._batch(two_point(self), self.state.y)",
-    "return self._batch(two_point(self), self._x)",
+    "return self._batch(self._estimator, self.state.y)",
+    "return self._batch(self._estimator, self._x)",
     "the estimate at x, not at y (Katyusha eq. 14)",
     of="optimizers/accelerated_zo",
 )

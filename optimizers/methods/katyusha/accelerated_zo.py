@@ -10,7 +10,6 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_boolean, positive
-from optimizers.methods.katyusha.projected_zo import two_point
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 
@@ -76,14 +75,11 @@ class AcceleratedZO(SmoothMethod):
         m = (1.0 - root) / (1.0 + root)
         return -m if self.printed_sign else m
 
-    def _method_queries(self) -> int:
-        return 2
-
     def _method_ask(self) -> Batch:
-        return self._batch(two_point(self), self.state.y)
+        return self._batch(self._estimator, self.state.y)
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
-        if (estimate := two_point(self).from_values(batch, values)) is None:
+        if (estimate := self._estimator.from_values(batch, values)) is None:
             return
         step = self.step_factor / (self.dimension * self.state.smoothness)
         moved = batch.base - step * estimate.gradient

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import positive
-from optimizers.methods.katyusha.projected_zo import two_point
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 
@@ -77,14 +76,11 @@ class NesterovSpokoiny(SmoothMethod):
         weight = alpha * state.gamma / (state.gamma + alpha * mu)
         return 1.0 / (d * L), alpha, self._x + weight * (state.v - self._x)
 
-    def _method_queries(self) -> int:
-        return 2
-
     def _method_ask(self) -> Batch:
-        return self._batch(two_point(self), self._momentum()[2])
+        return self._batch(self._estimator, self._momentum()[2])
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
-        estimate = two_point(self).from_values(batch, values)
+        estimate = self._estimator.from_values(batch, values)
         if estimate is None:
             return
         state, y, g = self.state, batch.base, estimate.gradient

@@ -10,7 +10,6 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice, positive
 from optimizers.estimators.estimator import GradientEstimator
-from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothState
 
 Estimator = Literal["two_point", "coordinates"]
@@ -22,11 +21,6 @@ def diminishing_step(initial: float, mu: float, iteration: int, delay: float) ->
     if mu > 0.0:
         return 1.0 / (1.0 / initial + mu * iteration / 2.0)
     return initial / math.sqrt(1.0 + iteration / delay)
-
-
-def two_point(method: SmoothMethod) -> FiniteDifferences:
-    """Returns the estimator g = d (f(x + βu) − f(x))/β u, u uniform on the unit sphere (Katyusha's eq. 2)."""
-    return FiniteDifferences(1, method.current_smoothing_radius, distribution="sphere", seed=method.seed)
 
 
 class ProjectedZO(SmoothMethod):
@@ -83,15 +77,9 @@ class ProjectedZO(SmoothMethod):
             return initial
         return diminishing_step(initial, self.mu_f + self.mu_psi, self.iterations, self.dimension)
 
-    def _restart(self) -> None:
-        return
-
     @property
     def _estimator(self) -> GradientEstimator:
-        return two_point(self) if self.estimator == "two_point" else self._coordinates()
-
-    def _method_queries(self) -> int:
-        return self._estimator.queries_needed(self.dimension)
+        return super()._estimator if self.estimator == "two_point" else self._coordinates()
 
     def _method_ask(self) -> Batch:
         return self._batch(self._estimator, self._x)

@@ -16,6 +16,7 @@ from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.estimators.coordinate_differences import CoordinateDifferences
 from optimizers.estimators.estimator import GradientEstimator
+from optimizers.estimators.finite_differences import FiniteDifferences
 
 PROBES = 5
 """The number of directions along which the smoothness is measured."""
@@ -118,8 +119,13 @@ class SmoothMethod(Optimizer):
         self.mu_psi = float(of_prox if self.prox_strong_convexity is None else self.prox_strong_convexity)
         self.current_smoothing_radius = self.smoothing_radius or default_radius(self._x)
 
-    @abstractmethod
-    def _method_queries(self) -> int: ...
+    @property
+    def _estimator(self) -> GradientEstimator:
+        """The estimator g = d (f(x + βu) − f(x))/β u of a step, with u uniform on the sphere (Katyusha eq. 2)."""
+        return FiniteDifferences(1, self.current_smoothing_radius, distribution="sphere", seed=self.seed)
+
+    def _method_queries(self) -> int:
+        return self._estimator.queries_needed(self.dimension)
 
     @abstractmethod
     def _method_ask(self) -> Batch: ...
@@ -127,8 +133,9 @@ class SmoothMethod(Optimizer):
     @abstractmethod
     def _method_tell(self, batch: Batch, values: Tensor) -> None: ...
 
-    @abstractmethod
-    def _restart(self) -> None: ...
+    def _restart(self) -> None:
+        """Begins anew at the iterate; a method whose state depends on earlier iterates overrides this."""
+        return
 
     @property
     def _guarded(self) -> bool:

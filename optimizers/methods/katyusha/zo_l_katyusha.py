@@ -298,7 +298,7 @@ class ZOLKatyusha(SmoothMethod):
         state, before = self.state, self.state.reference
         if before is not None:
             self._measure(w - state.reference_point, reference - before)
-            if self._scheduled:
+            if self.mu_f + self.mu_psi == 0.0 and not isinstance(self._rule, KatyushaParameters):
                 self._schedule(w, reference)
             if self._guarded:
                 state.rises = state.rises + 1 if total > state.reference_value and state.epoch <= 2 else 0
@@ -306,11 +306,6 @@ class ZOLKatyusha(SmoothMethod):
             state.smoothness, state.rises = min(2.0 * state.smoothness, LARGEST), 0
         state.reference_point, state.reference, state.reference_value = w, reference, total
         self._refresh()
-
-    @property
-    def _scheduled(self) -> bool:
-        """Whether ``general_convex`` sets θ."""
-        return self.mu_f + self.mu_psi == 0.0 and not isinstance(self._rule, KatyushaParameters)
 
     def _measure(self, moved: Tensor, change: Tensor) -> None:
         """Updates L and curvature from the change of the reference over a distance."""
