@@ -145,18 +145,12 @@ class WindowSurrogate:
             ratio = self.noise / variance if variance > 0 else 0.0
             self._change(noise_ratio=min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO))
 
-    def gradient_posterior(self, x: Tensor, *, reselect: bool = True) -> GradientPosterior:
-        """The posterior of ∇f at x in standardised units, with event shape ``1 x d``.
-
-        Args:
-            x: the point in search coordinates, shape ``d``.
-            reselect: whether to move the window to the queries nearest to x first.
-        """
-        known = self.pass_at(x, reselect=reselect)
-        return self.posterior(self.conditioning, x, known)
+    def gradient_posterior(self, x: Tensor) -> GradientPosterior:
+        """The posterior of ∇f at x, ``d``, given the queries nearest to x, in standardised units; event ``1 x d``."""
+        return self.posterior(x, self.pass_at(x))
 
     def pass_at(self, x: Tensor, *, reselect: bool = True) -> Pass:
-        """The pass over the window at x, for ``posterior`` and ``KeptWindow``; arguments of ``gradient_posterior``."""
+        """The pass over the window at x, for ``posterior`` and ``KeptWindow``; ``reselect`` moves the window first."""
         distances = None
         if reselect:
             self._move_to(x)
@@ -168,16 +162,11 @@ class WindowSurrogate:
         """The posterior mean of ∇f at the point of a pass, shape ``d``, in units of f."""
         return known.mean[0] * (math.sqrt(self.hyperparameters.outputscale) * self.scale)
 
-    def posterior(
-        self, conditioning: StationaryConditioning, x: Tensor, known: Pass | None = None
-    ) -> GradientPosterior:
-        """The posterior of ∇f at x in standardised units, given the current or a kept window.
-
-        ``conditioning`` is the conditioning on the window, and ``known``, if available, the pass over the window at x.
-        """
+    def posterior(self, x: Tensor, known: Pass) -> GradientPosterior:
+        """The posterior of ∇f at x in standardised units, from the pass over the current window at x."""
         o = self.hyperparameters.outputscale
         scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
-        return GradientPosterior(conditioning, x[None], scale, known)
+        return GradientPosterior(self.conditioning, x[None], scale, known)
 
     def conditioning_at(self, x: Tensor) -> StationaryConditioning:
         """Moves the window to x and returns the conditioning on it, valid until the next move."""

@@ -64,7 +64,7 @@ def steps_in_span(
             start = start if taken else information
             goes_on = stop.keeps(information, start)
         else:
-            goes_on = taken == 0 or stop.goes_on(surrogate.posterior(conditioning, x, known), len(x))
+            goes_on = taken == 0 or stop.goes_on(surrogate.posterior(x, known), len(x))
         if taken and not goes_on:
             break
         w = c * conditioning.alpha

@@ -62,7 +62,7 @@ def virtual_steps(
             start = start if taken else information
             goes_on = stop.keeps(information, start)
         else:
-            goes_on = taken == 0 or stop.goes_on(surrogate.posterior(surrogate.conditioning, z, known), len(x))
+            goes_on = taken == 0 or stop.goes_on(surrogate.posterior(z, known), len(x))
         if taken and not goes_on:
             return z, taken
         gradient = surrogate.mean_gradient(known)

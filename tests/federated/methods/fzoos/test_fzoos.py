@@ -167,12 +167,12 @@ def test_active_queries_are_the_least_certain_candidates_in_the_box():
     x, chosen = federation.algorithm.search(optimizer.x), batch.explicit[1:]
     assert torch.equal(batch.explicit[0], x) and len(batch) == 5
     assert float((chosen - x).abs().max()) <= 0.01 and float(chosen.max()) <= 1.0
-    models_ = optimizer.state.models
+    local = optimizer.state.models.local
     uniform = optimizer._generator(step=federation.algorithm.address(2)).random((30, 5))
     candidates = torch.clamp(x + 0.01 * (2 * torch.from_numpy(uniform) - 1), 0.0, 1.0)
-    models_.local.conditioning_at(x)
+    local.conditioning_at(x)
     traces = torch.stack(
-        [models_.local.gradient_posterior(c, reselect=False).covariance_matrix[0].trace() for c in candidates]
+        [local.posterior(c, local.pass_at(c, reselect=False)).covariance_matrix[0].trace() for c in candidates]
     )
     best = candidates[traces.argsort(descending=True)[:4]]
     assert torch.equal(best, chosen)
