@@ -147,25 +147,21 @@ class CholeskyGP(SingleTaskGP):
         cached: CachedConditioning | None = None
         with suppress(OpaqueKernelError):
             cached = self._current()
-        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
+        self._check_new(X, Y, Yvar)
         if bool(Y.isnan().all()):
             raise ValueError("Y holds only NaN; give at least one observed outcome.")
-        check_same_kind("X", X, "the model", self.train_inputs[0])
-        self._check_new(X, Yvar)
         with torch.no_grad():
             X, Y, Yvar = observed_rows(X, Y, Yvar)
-            z = self._transformed_data(X)
-            if hasattr(self, "outcome_transform"):
-                Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
-            original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
-            z, targets, noise = self._transform_tensor_args(z, Y, Yvar)
+            original, z, targets, noise = self._transformed(X, Y, Yvar)
             if cached is not None and z.dim() == 2 and self._missing is None:
                 self._append(cached, X, z, targets, noise)
             else:
                 self._concatenate(original, z, targets, noise)
 
-    def _check_new(self, X: Tensor, Yvar: Tensor | None) -> None:
-        """Raises a ValueError if X has another shape, or Yvar is missing or not accepted."""
+    def _check_new(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> None:
+        """Raises an error if new observations do not fit the model, or Yvar is missing or not accepted."""
+        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
+        check_same_kind("X", X, "the model", self.train_inputs[0])
         if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
             accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
             raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
@@ -176,6 +172,14 @@ class CholeskyGP(SingleTaskGP):
                 if fixed
                 else "The model infers its noise, so Yvar is not accepted; to fix the noise, pass train_Yvar."
             )
+
+    def _transformed(self, X: Tensor, Y: Tensor, Yvar: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The inputs for each outcome, and inputs, targets and noise variances in transformed units."""
+        z = self._transformed_data(X)
+        if hasattr(self, "outcome_transform"):
+            Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
+        original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
+        return original, *self._transform_tensor_args(z, Y, Yvar)
 
     def _append(self, cached: CachedConditioning, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
         """Appends one outcome's observations to the data and the factor of an unbatched model."""

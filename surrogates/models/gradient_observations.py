@@ -26,7 +26,7 @@ from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from surrogates.checks import check_data, check_every_outcome, check_same_kind
+from surrogates.checks import check_data, check_every_outcome
 from surrogates.derivative_conditioning import DerivativeConditioning, Observations
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
@@ -198,9 +198,7 @@ class GradientObservationGP(GradientModel):
             ValueError: If shapes, dtypes or devices do not match, an entry is infinite, or a variance is missing,
                 negative or not accepted.
         """
-        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
-        check_same_kind("X", X, "the model", self.train_inputs[0])
-        self._check_new(X, Yvar)
+        self._check_new(X, Y, Yvar)
         if H is not None and self._order == 1:
             raise ValueError("H needs a model that was made with train_H; make a new model.")
         shape = (*X.shape[:-1], *((self.num_outputs,) if self.num_outputs > 1 else ()), self.num_inputs)
@@ -215,11 +213,7 @@ class GradientObservationGP(GradientModel):
         X, Y, Yvar, *derivatives = rows_with_data(X, Y, Yvar, G, Gvar, H, Hvar)
         self.eval()
         with torch.no_grad():
-            z = self._transformed_data(X)
-            if hasattr(self, "outcome_transform"):
-                Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
-            original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
-            z, values, noise = self._transform_tensor_args(z, Y, Yvar)
+            original, z, values, noise = self._transformed(X, Y, Yvar)
             targets, variances = self._entries_of(values, noise, *derivatives)
             known, before = self._all_entries(self._seen_targets), None
             if variances is not None:
@@ -407,10 +401,8 @@ class GradientObservationGP(GradientModel):
             t if t is None or self.num_outputs == 1 else t.movedim(values.dim() - 1, values.dim() - 2)
             for t in derivatives
         )
-        G, H = (t if t is None else t / unit[(..., *(None,) * order)] for t, order in ((G, 1), (H, 2)))
-        if noise is None:
-            return joined_entries(values, G, H), None
-        Gvar, Hvar = (
-            t if t is None else t / unit.square()[(..., *(None,) * order)] for t, order in ((Gvar, 1), (Hvar, 2))
+        G, Gvar, H, Hvar = (
+            t if t is None else t / unit.pow(power)[(..., *(None,) * order)]
+            for t, order, power in ((G, 1, 1), (Gvar, 1, 2), (H, 2, 1), (Hvar, 2, 2))
         )
-        return joined_entries(values, G, H), joined_entries(noise, Gvar, Hvar)
+        return joined_entries(values, G, H), None if noise is None else joined_entries(noise, Gvar, Hvar)
