@@ -43,7 +43,9 @@ def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tenso
     Raises:
         ValueError: If k does not have four derivatives at x = x', so that sample paths have no second derivative.
     """
-    x, X, U = _seen(kernel, x, X, U)
+    if kernel.active_dims is not None:
+        seen = kernel.active_dims
+        x, X, U = x[..., seen], X[..., seen], U[..., seen, :]
     if isinstance(kernel, StationaryKernel):
         return _stationary_prior_jets(kernel, U)
     if isinstance(kernel, CompositeKernel):
@@ -139,11 +141,6 @@ def per_user_unit(jets: Tensor, slope: Tensor | None, bend: Tensor | None) -> Te
     return result.index_add(-1, 1 + d + (i == j).nonzero().squeeze(-1), bent.expand(*result.shape[:-1], d))
 
 
-def _seen(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    active_dims = kernel.active_dims
-    return (x, X, U) if active_dims is None else (x[..., active_dims], X[..., active_dims], U[..., active_dims, :])
-
-
 class _Product:
     """The jet of a product fg of independent processes, whose entries are sums of products of entries of f's and g's.
 
@@ -179,7 +176,8 @@ def _terms(p: int) -> list[tuple[list[int], ...]]:
 
 
 def _stationary_prior_jets(kernel: StationaryKernel, U: Tensor) -> Tensor:
-    o, G = kernel.outputscale.double(), _metric(kernel, U)
+    o, U = kernel.outputscale.double(), U.double()
+    G = U.mT @ (kernel.precision.double().mT * U)
     check_four_derivatives(kernel)
     h, h1, h2 = (f(torch.zeros_like(o)) for f in (kernel.profile.h, kernel.profile.h1, kernel.profile.h2))
     i, j = upper_triangle(U.shape[-1], U.device)
@@ -190,12 +188,6 @@ def _stationary_prior_jets(kernel: StationaryKernel, U: Tensor) -> Tensor:
     fg, gH = torch.zeros_like(slope[..., :1, :]), slope.new_zeros(*slope.shape[:-1], len(i))
     rows = [[f, fg, across], [fg.mT, -slope, gH], [across.mT, gH.mT, 4 * o * h2 * outer]]
     return torch.cat([torch.cat(row, dim=-1) for row in rows], dim=-2)
-
-
-def _metric(kernel: StationaryKernel, U: Tensor) -> Tensor:
-    """G = Uᵀ diag(1/ℓ²) U, ``... x p x p``, float64."""
-    U = U.double()
-    return U.mT @ (kernel.precision.double().mT * U)
 
 
 def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
