@@ -26,17 +26,13 @@ from optimizers.running.loop import Callback, run
 
 __all__ = ["minimize", "run"]
 
-ELSEWHERE = {
+ELSEWHERE = dict.fromkeys(("max_nfev", "maxfev", "maxfun", "maxiter"), "max_queries is the budget") | {
     "args": "functools.partial binds arguments to the function",
     "disp": "use progress",
     "hess": "methods use function values only, and gradient_descent the gradient jac",
     "integrality": "pass bounds=Space(bounds, integrality=...)",
     "in_place": "it is an option of the methods 'hiso' and 'decomfl'",
     "log": "pass bounds=Space(bounds, log=...)",
-    "max_nfev": "max_queries is the budget",
-    "maxfev": "max_queries is the budget",
-    "maxfun": "max_queries is the budget",
-    "maxiter": "max_queries is the budget",
     "n_jobs": "workers is the number of concurrent queries, executor is where they run",
     "names": "pass bounds=Space(bounds, names=...)",
     "options": "pass the method's options as keyword arguments",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_integer, optional, positive, positive_integer
-from optimizers.directions.directions import Directions, philox
+from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal, Groups, GroupsLike
 from optimizers.directions.metric import compute_dtype, squared_norm
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
@@ -43,9 +43,7 @@ def probed_group(number: int, seed: int, groups: int, initial: int, every: int) 
         return (number - 1) % groups
     if (number - first) % every:
         return None
-    *key, low, high = Directions(seed, groups, "coordinate").address(number)
-    a, b, *_ = philox.philox4x32((0, 0, low, high), (key[0], key[1]))
-    return (((a << 32) | b) * groups) >> 64
+    return Directions(seed, groups, "coordinate").axis(number, 0)
 
 
 @dataclass(frozen=True)

@@ -189,13 +189,11 @@ class Planner:
 
     def _step(self, state: TrustRegionState, model: LocalModel, region: Region, step: Tensor, predicted: float) -> Step:
         """Plans the step. In a subspace it also explores a direction outside, unless it is the last query."""
-        std, expected = 0.0, None
+        explored, std, expected = step, 0.0, None
         if isinstance(model.composite, ConstrainedModel):
             expected = torch.from_numpy(model.composite.expected_at(step.numpy())[1])
         if model.composite is None and self.remaining > 1:
             explored, std = model.region.explored(self.models.rules.exploration, step, region)
-        else:
-            explored = step
         point = self._at(state, explored)
         if self.models.box.has_integers and self._is_asked(state, point):
             point, std = self._at(state, step), 0.0
