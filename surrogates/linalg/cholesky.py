@@ -21,9 +21,6 @@ EPS = torch.finfo(torch.float64).eps
 JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
 """The jitters that are tried for a singular covariance, in this order, in units of its mean diagonal."""
 
-NUGGET = 0.0
-"""The smallest jitter that is added to a correlation matrix."""
-
 
 class NotPositiveDefiniteError(NotPSDError, ValueError):
     """A matrix is not positive definite to working precision; the object that was to change is unchanged.
@@ -38,12 +35,9 @@ def factor(A: Tensor) -> Tensor:
     Raises:
         NotPositiveDefiniteError: If A is not positive definite.
     """
-    A = A.double()
-    with small_algebra(A.shape[0] ** 3):
-        L, info = torch.linalg.cholesky_ex(A)
-    if info or not _pivots_hold(L, A.diagonal(), A.shape[0]):
-        raise not_definite(A.shape[0])
-    return L
+    A, n = A.double(), A.shape[0]
+    with small_algebra(n**3):
+        return schur_factor(A, A.diagonal(), n)
 
 
 def schur_factor(S: Tensor, diagonal: Tensor, n: int) -> Tensor:
@@ -113,14 +107,11 @@ def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
 
 
 def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
-    """The factor of the correlations of a covariance K, ``n x n``, and the standard deviations, ``n``; overwrites K.
-
-    ``laddered_factor`` adds a jitter of at least ``NUGGET`` to the correlations.
-    """
+    """The factor of the correlations of a covariance K, ``n x n``, and the standard deviations, ``n``; overwrites K."""
     deviations = K.diagonal().sqrt()
     inverses = deviations.reciprocal()
     K.mul_(inverses[:, None]).mul_(inverses)
-    return laddered_factor(K, nugget=NUGGET)[0], deviations
+    return laddered_factor(K)[0], deviations
 
 
 def covariance_root(K: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from linear_operator.utils.errors import NotPSDError
 
 from surrogates.linalg.cholesky import (
     JITTERS,
-    NUGGET,
     NotPositiveDefiniteError,
     correlation_factor,
     covariance_root,
@@ -74,15 +73,14 @@ def test_the_first_jitter_that_helps_is_taken_whatever_the_units(lost, unit):
     assert_close(L @ L.mT / unit, A + jitter * A.diagonal().mean() * torch.eye(4, dtype=torch.float64), 1e-14)
 
 
-def test_correlations_have_a_nugget_and_no_units():
+def test_correlations_have_no_units():
     A, units = covariance(points(6), noise=0.0), torch.tensor([1.0, 2.0**40, 4.0, 2.0**-40, 1.0, 0.5])
     twice = torch.cat([torch.cat([A, A[:, :1]], 1), torch.cat([A[:1], A[:1, :1]], 1)])
     L, deviations = correlation_factor(A * units[:, None] * units)
     assert torch.equal(deviations, units.double())
-    assert_close(L @ L.mT, A + NUGGET * torch.eye(6, dtype=torch.float64), 1e-15)
+    assert_close(L @ L.mT, A, 1e-15)
     L, _ = correlation_factor(twice.clone())
-    jitter = NUGGET or JITTERS[0]  # without a nugget the first rung of the ladder helps
-    assert_close(L @ L.mT, twice + jitter * torch.eye(7, dtype=torch.float64), 1e-15)
+    assert_close(L @ L.mT, twice + JITTERS[0] * torch.eye(7, dtype=torch.float64), 1e-15)
 
 
 def test_the_error_is_gpytorchs_and_a_value_error():
