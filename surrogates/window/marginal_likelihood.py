@@ -29,22 +29,18 @@ STEPS = 30
 
 
 @dataclass(frozen=True)
-class IsotropicFit:
-    """The most likely hyper-parameters of y ~ N(m 1, o (h(D/ℓ²) + ρ I)).
+class Hyperparameters:
+    """Hyper-parameters of y ~ N(m 1, o (h(D/ℓ²) + ρ I)), for standardised values y.
 
     Attributes:
-        lengthscale: ℓ.
+        lengthscale: ℓ, in search coordinates.
         outputscale: o.
         noise_ratio: ρ, the noise variance over o.
-        mean: m, the generalised least squares estimate.
-        log_likelihood: The maximal log likelihood.
     """
 
     lengthscale: float
-    outputscale: float
-    noise_ratio: float
-    mean: float
-    log_likelihood: float
+    outputscale: float = 1.0
+    noise_ratio: float = 1e-6
 
 
 def fit_isotropic(
@@ -56,7 +52,7 @@ def fit_isotropic(
     noise_ratios: tuple[float, float] = (1e-6, 1.0),
     start: tuple[float, float] | None = None,
     noise: float | None = None,
-) -> IsotropicFit:
+) -> Hyperparameters:
     """Maximizes the likelihood over ℓ and ρ, with the most likely m and o for each (ℓ, ρ).
 
     With R = h(D/ℓ²) + ρI, m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n, or o = s²/ρ if the noise variance s² is
@@ -87,8 +83,8 @@ def fit_isotropic(
     with small_algebra(len(y) ** 3):
         found = minimize_in_rectangle(objective, max(starts, key=likelihood), rectangle, STEPS)
         lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])
-        outputscale, mean = _concentrated(profile.h(D / lengthscale**2), y, noise_ratio, noise)[:2]
-    return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -found.value)
+        outputscale = _concentrated(profile.h(D / lengthscale**2), y, noise_ratio, noise)[0]
+    return Hyperparameters(lengthscale, outputscale, noise_ratio)
 
 
 def negative_log_likelihood(
@@ -100,7 +96,7 @@ def negative_log_likelihood(
     """
     n, r2 = len(y), D / lengthscale**2
     try:
-        outputscale, _, L, a = _concentrated(profile.h(r2), y, noise_ratio, noise)
+        outputscale, L, a = _concentrated(profile.h(r2), y, noise_ratio, noise)
     except NotPositiveDefiniteError:
         return inf, (0.0, 0.0)
     value = _value(y, outputscale, L, a)
@@ -121,21 +117,21 @@ def _value(y: Tensor, outputscale: float, L: Tensor, a: Tensor) -> float:
 def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None = None) -> float:
     """log N(y | m 1, o R) at the most likely m and o, with R = K + ρI; −inf if R is not positive definite."""
     try:
-        outputscale, _, L, a = _concentrated(K, y, noise_ratio, noise)
+        outputscale, L, a = _concentrated(K, y, noise_ratio, noise)
     except NotPositiveDefiniteError:
         return -inf
     return -_value(y, outputscale, L, a)
 
 
-def _concentrated(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None) -> tuple[float, float, Tensor, Tensor]:
-    """The best o and m, the factor of R = K + ρI, and R⁻¹(y − m)."""
+def _concentrated(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None) -> tuple[float, Tensor, Tensor]:
+    """The best o, the factor of R = K + ρI, and R⁻¹(y − m) with the best m."""
     R = K.clone()
     R.diagonal().add_(noise_ratio)
     L = factor(R)
     mean, solved = generalised_least_squares(y, L)
     a = solved[:, 0] - mean * solved[:, 1]
     outputscale = float(y @ a) / len(y) if noise is None else noise / noise_ratio
-    return outputscale, float(mean), L, a
+    return outputscale, L, a
 
 
 def generalised_least_squares(y: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:

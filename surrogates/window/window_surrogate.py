@@ -6,7 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,12 @@ from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.kept_window import KeptWindow
-from surrogates.window.marginal_likelihood import fit_isotropic, generalised_least_squares, log_likelihood
+from surrogates.window.marginal_likelihood import (
+    Hyperparameters,
+    fit_isotropic,
+    generalised_least_squares,
+    log_likelihood,
+)
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
@@ -63,21 +68,6 @@ SHORTER = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 DECADES, EVIDENCE = 16, 3.0
 """The largest number of noise variances in ``fit_noise``, and the gain in log likelihood that shows noise."""
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """Hyper-parameters of the kernel o·h(r²/ℓ²), for standardised values.
-
-    Attributes:
-        lengthscale: ℓ, in search coordinates.
-        outputscale: o.
-        noise_ratio: the noise variance over o.
-    """
-
-    lengthscale: float
-    outputscale: float = 1.0
-    noise_ratio: float = 1e-6
 
 
 class WindowSurrogate:
@@ -143,7 +133,8 @@ class WindowSurrogate:
         if self.noise is not None:
             variance = self.scale**2 * self.hyperparameters.outputscale
             ratio = self.noise / variance if variance > 0 else 0.0
-            self._change(noise_ratio=min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO))
+            ratio = min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO)
+            self._change(replace(self.hyperparameters, noise_ratio=ratio))
 
     def gradient_posterior(self, x: Tensor) -> GradientPosterior:
         """The posterior of ∇f at x, ``d``, given the queries nearest to x, in standardised units; event ``1 x d``."""
@@ -227,8 +218,7 @@ class WindowSurrogate:
             start=(h.lengthscale, h.noise_ratio),
             noise=None if self.noise is None else max(self.noise / self.scale**2, LEAST_NOISE),
         )
-        ratio = max(fit.noise_ratio, LEAST_NOISE / fit.outputscale)
-        self._change(lengthscale=fit.lengthscale, outputscale=fit.outputscale, noise_ratio=ratio)
+        self._change(replace(fit, noise_ratio=max(fit.noise_ratio, LEAST_NOISE / fit.outputscale)))
         self.fitted = len(self) + self.trajectory.failures
         logger.debug("fitted to %d queries: %s", len(window), self.hyperparameters)
 
@@ -264,7 +254,7 @@ class WindowSurrogate:
             noisy = found[0] > still + EVIDENCE or any(
                 max(likelihoods(K, ratios[::2])) > still + EVIDENCE for K in kernels
             )
-        self._change(noise_ratio=found[1] if noisy else least)
+        self._change(replace(self.hyperparameters, noise_ratio=found[1] if noisy else least))
         return noisy
 
     def model(self, x: Tensor, units: tuple[Tensor, Tensor] | None = None) -> DerivedGP:
@@ -340,8 +330,7 @@ class WindowSurrogate:
             self._conditioning = None
         self._at = (len(self.trajectory), x)
 
-    def _change(self, **changed: float) -> None:
-        hyperparameters = Hyperparameters(**(vars(self.hyperparameters) | changed))
+    def _change(self, hyperparameters: Hyperparameters) -> None:
         if hyperparameters != self.hyperparameters:
             self._take(hyperparameters)
             self.window.set_kernel(**self._kernel_arguments())
