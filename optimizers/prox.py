@@ -13,6 +13,7 @@ from typing import ClassVar, TypeAlias
 import torch
 
 from optimizers.core.options import nonnegative, positive
+from optimizers.core.values import numeric
 
 Coordinates: TypeAlias = float | Sequence[float] | torch.Tensor
 """One number for all coordinates, or one for each."""
@@ -319,10 +320,7 @@ def _norm(x: torch.Tensor) -> torch.Tensor:
 
 
 def _coordinates(name: str, values: Coordinates) -> torch.Tensor:
-    tensor = torch.as_tensor(values, dtype=None if isinstance(values, torch.Tensor) else torch.float64)
-    tensor = tensor.detach().clone()
-    if not tensor.dtype.is_floating_point and not tensor.is_complex():
-        tensor = tensor.to(torch.float64)
-    if tensor.is_complex() or tensor.dim() > 1 or tensor.isnan().any():
+    tensor = numeric(name, values).clone()
+    if tensor.dim() > 1 or tensor.isnan().any():
         raise ValueError(f"{name} must be a number, or one for each coordinate, and not NaN, got {values}")
     return tensor
