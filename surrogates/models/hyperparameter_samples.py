@@ -126,10 +126,6 @@ class _Part:
         single = torch.where(low, above.log(), torch.where(high, below.log(), values / self.unit))
         return torch.where(low & high, above.log() - below.log(), single)
 
-    def set(self, values: Tensor) -> None:
-        """Gives the copied model constrained values, ``k x ...``."""
-        self.parameter.data = values if self.constraint is None else self.constraint.inverse_transform(values)
-
 
 class HyperparameterDensity:
     """The log density log p(y | θ) + log p(θ) + log |dθ/du| of unbounded coordinates u.
@@ -209,7 +205,9 @@ class HyperparameterDensity:
             copied.likelihood.noise_covar.noise = self._noise[which].reshape(*batch, -1)
         transforms = {name: getattr(copied, name, None) for name in ("input_transform", "outcome_transform")}
         for transform in transforms.values():
-            _add_dimension(transform)
+            for buffer in () if transform is None else transform.buffers():
+                if buffer.dim() > 2:  # coefficients, ``batch x 1 x d``, get a dimension for the samples
+                    buffer.data = buffer.data.unsqueeze(-3)
         original = copied._original_train_inputs
         data = (copied.train_inputs[0] if original is None else original, copied.train_targets.unsqueeze(-1))
         X, Y = (t.unsqueeze(-3).expand(*batch, *t.shape[-2:]).to(self._like) for t in data)
@@ -234,12 +232,12 @@ class HyperparameterDensity:
         log_slope = u.new_zeros(len(u))
         at = 0
         for part in self._parts:
-            shape = (len(u), *part.raw.shape[1:])
             if not part.sampled:
                 part.parameter.data = part.raw[which]
                 continue
             values, slopes = part.values(u[:, at : at + part.size])
-            part.set(values.reshape(shape))
+            values, constraint = values.reshape(len(u), *part.raw.shape[1:]), part.constraint
+            part.parameter.data = values if constraint is None else constraint.inverse_transform(values)
             log_slope = log_slope + slopes.sum(-1)
             at += part.size
         for kernel in self._kernels:
@@ -289,10 +287,3 @@ class HyperparameterDensity:
                     slopes = torch.autograd.grad(of.sum(), parameters, allow_unused=True)
                     found |= {id(p) for p, slope in zip(parameters, slopes, strict=True) if slope is not None}
         return found
-
-
-def _add_dimension(transform: torch.nn.Module | None) -> None:
-    """Gives a transform's coefficients, ``batch x 1 x d``, a dimension for the samples, ``batch x 1 x 1 x d``."""
-    for buffer in () if transform is None else transform.buffers():
-        if buffer.dim() > 2:
-            buffer.data = buffer.data.unsqueeze(-3)
