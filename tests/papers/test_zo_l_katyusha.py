@@ -662,9 +662,9 @@ def test_accelerated_zo_is_eq_14(record_property, bound, sign):
 
 
 @pytest.mark.slip(
-    "optimizers/methods/katyusha/projected_zo.py",
-    'method.current_smoothing_radius, distribution="sphere"',
-    'method.current_smoothing_radius, distribution="normal"',
+    "optimizers/methods/katyusha/smooth_method.py",
+    'self.current_smoothing_radius, distribution="sphere"',
+    'self.current_smoothing_radius, distribution="normal"',
     "a normal u, not a unit vector (Katyusha eq. 2)",
     of="optimizers/projected_zo optimizers/accelerated_zo optimizers/nesterov_spokoiny",
 )
