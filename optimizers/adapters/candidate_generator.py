@@ -147,19 +147,16 @@ class CandidateGenerator:
             ValueError: if a shape is wrong or a point is not finite.
             TypeError: for complex or non-numeric points or values, and values that require a gradient.
         """
-        X, Y = self._checked(X, Y)
+        X, Y = parse_points("X", X, self.optimizer.dimension).to(self._X.device), torch.as_tensor(Y)
+        if Y.shape not in {(len(X),), (len(X), 1)}:
+            raise ValueError(f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}")
+        Y = parse_values(Y, len(X)).to(self._X.device)
         told = torch.ones(len(X), dtype=torch.bool) if self.optimizer.has_model else self.optimizer.is_pending(X)
         if bool(told.any()):
             self.optimizer.tell(X[told], (-Y if self.maximize else Y)[told])
         finite = torch.isfinite(Y)
         self._X = torch.cat([self._X, X[finite].to(self._X)])
         self._Y = torch.cat([self._Y, Y[finite, None].to(self._Y)])
-
-    def _checked(self, X: Any, Y: Any) -> tuple[Tensor, Tensor]:
-        X, Y = parse_points("X", X, self.optimizer.dimension).to(self._X.device), torch.as_tensor(Y)
-        if Y.shape not in {(len(X),), (len(X), 1)}:
-            raise ValueError(f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}")
-        return X, parse_values(Y, len(X)).to(self._X.device)
 
     @property
     def model(self) -> DerivedGP:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,7 @@ class ModuleObjective:
             dtype: dtype of the vector; None: the widest of the parameters. Use float32 for bfloat16 parameters, because
                 a bfloat16 iterate rounds small perturbations away.
         """
-        if dtype is None:
-            dtype = self._parameters[0].dtype
-            for p in self._parameters:
-                dtype = torch.promote_types(dtype, p.dtype)
+        dtype = dtype or reduce(torch.promote_types, (p.dtype for p in self._parameters))
         x = torch.empty(self.dimension, dtype=dtype, device=self._parameters[0].device)
         for p, low, high in self._pieces():
             x[low:high].view(p.shape).copy_(p.detach())

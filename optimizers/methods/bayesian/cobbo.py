@@ -289,8 +289,7 @@ class CobBO(Optimizer):
         if state.failures >= self._escape_after or self.rule.ended(state.region):
             return self._with_new_block(self._escaped(state))
         limit = max(self.patience, math.ceil(self.max_queries * len(block) / (10 * self.box.dimension)))
-        counts = (state.block_queries, state.block_failures)
-        if backs_off(*counts, gain, step, limit, self.patience):
+        if backs_off(state.block_queries, state.block_failures, gain, step, limit, self.patience):
             return self._with_new_block(state)
         return state
 
