@@ -255,7 +255,7 @@ def test_thresholds():
         "descent": 0.05,
         "kept_information": 0.8,
     }
-    with pytest.raises(ValueError, match="spectral_norm, mean_variance"):
+    with pytest.raises(ValueError, match="kept_information, mean_variance, relative, spectral_norm"):
         UncertaintyRule("variance")
     with pytest.raises(ValueError, match="threshold"):
         UncertaintyRule("relative", -1.0)
