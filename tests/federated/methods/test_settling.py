@@ -135,7 +135,9 @@ def test_queries_at_one_point_are_factored_with_fewer_features_too(dtype, count)
     features = FourierFeatures(KERNELS["rbf"](1.0), 3, count, 0, "orthogonal")
     made = ClientSurrogates(X[0], features, LocalSurrogateOptions(150, 1.0, 1e-6, kernel="rbf"), 1e-6, 150)
     made.local.append(X, torch.zeros(150, dtype=torch.float64))
-    made.local._change(noise_ratio=4 * torch.finfo(torch.float64).eps * 150)
+    made.local._change(
+        dataclasses.replace(made.local.hyperparameters, noise_ratio=4 * torch.finfo(torch.float64).eps * 150)
+    )
     made.settle(X[0], False)
     assert bool(made.fitted_weights(X[0]).isfinite().all())
 

@@ -1,6 +1,7 @@
 """``WindowSurrogate.fit_noise``: noise that is there is found, curvature is not taken for it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_the_gradient_is_nearer_with_the_noise_that_was_found():
             return float((surrogate.gradient_posterior(middle).mean[0] * surrogate.scale - slope).norm())
 
         with_noise = error()
-        surrogate._change(noise_ratio=1e-10)
+        surrogate._change(replace(surrogate.hyperparameters, noise_ratio=1e-10))
         worse.append(error() / with_noise)
         assert noisy
     assert np.median(worse) > 1.2

@@ -21,7 +21,7 @@ X = torch.linspace(0.0, 1.0, 4, dtype=torch.float64)
         ({"nugget": 1e-9}, ValueError, "nugget must be at least 1e-08"),
         ({"nugget": "small"}, TypeError, "nugget must be a number"),
         ({"noise": -1.0}, ValueError, "noise must be positive"),
-        ({"kernel": "matern"}, ValueError, "rbf, matern52"),
+        ({"kernel": "matern"}, ValueError, "matern52, rbf"),
         ({"lenghtscale": 1.0}, TypeError, "lenghtscale"),
     ],
 )
