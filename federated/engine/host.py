@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from threading import current_thread, main_thread
-from types import FrameType
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +23,7 @@ from federated.methods.local_descent import autograd
 from optimizers.core.batch import SMALL, Batch
 from optimizers.core.values import InvalidValueError, numeric
 from optimizers.evaluation import Evaluator
+from optimizers.running.limits import Limit, OutOfTime
 
 T = TypeVar("T")
 
@@ -83,7 +82,8 @@ class Host:
         evaluators: the clients' objectives, by number.
         gradients: the clients' gradients, by number, if the algorithm needs them.
         timeout: maximal seconds of a client's work in a phase, or None. A query in progress is interrupted only in a
-            main thread on a system with timers; otherwise the client gets no further query.
+            main thread on a system with timers, unless you have set an alarm there; otherwise the client gets no
+            further query.
     """
 
     algorithm: Algorithm
@@ -180,9 +180,9 @@ class Host:
             left = None if self.timeout is None else start + self.timeout - time.monotonic()
             if left is not None and left <= 0.0:
                 raise OutOfTime
+            limit = Limit(None, left, os.getpid(), threads=False)
             try:
-                with timer(left):
-                    values, retries = evaluate(_made(batch, evaluate), UNLIMITED)
+                values, retries = limit(partial(evaluate, _made(batch, evaluate), UNLIMITED))
             except OutOfTime:
                 client.tell(batch, torch.full((len(batch),), torch.nan, dtype=torch.float64))
                 raise
@@ -191,37 +191,6 @@ class Host:
         if self.timeout is not None and time.monotonic() - start >= self.timeout:
             raise OutOfTime
         return crash_after is None
-
-
-class OutOfTime(BaseException):
-    """Raised if a client exceeds its timeout; as a BaseException it is not taken for the objective's failure."""
-
-
-@contextmanager
-def timer(seconds: float | None) -> Iterator[None]:
-    """Raises ``OutOfTime`` by SIGALRM if a block takes longer; an earlier timer keeps its remaining time.
-
-    The timer works only in the main thread, on systems with timers.
-    """
-    if seconds is None or not hasattr(signal, "setitimer") or current_thread() is not main_thread():
-        yield
-        return
-    running, start = True, time.monotonic()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        if running:
-            raise OutOfTime
-
-    handler, (left, every) = signal.signal(signal.SIGALRM, end), signal.getitimer(signal.ITIMER_REAL)
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            yield
-        finally:
-            running = False  # a signal before the timer is reset raises nothing
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, max(1e-6, left - (time.monotonic() - start)) if left else 0.0, every)
-        signal.signal(signal.SIGALRM, handler)
 
 
 def drained(services: Iterable[Service]) -> Iterator[Service]:

@@ -10,8 +10,9 @@ import torch
 
 from federated import ALGORITHMS, make_federation, simulate
 from federated.engine import host
-from federated.engine.host import OutOfTime, timer
 from federated.testing import Quadratic
+
+pytestmark = pytest.mark.timeout(200, method="thread")  # the other method has the alarm
 
 X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
 SMALL = {"fzoos": {"num_features": 32, "active": None}, "hiso": {"rate": 0.02}, "decomfl": {"rate": 0.02}}
@@ -65,15 +66,21 @@ def test_a_client_that_cannot_be_interrupted_is_asked_no_more_and_refused(monkey
     assert made.ledger.total("queries", client=2, round=1) == 4
 
 
-def test_a_sleep_ends_and_a_timer_of_the_users_goes_on():
-    before, older = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 10 * LONG)
+def test_a_sleep_ends_unless_the_user_has_an_alarm_which_then_stays(monkeypatch):
+    clock, ended = [0.0], []
+    monkeypatch.setattr(host, "time", SimpleNamespace(monotonic=lambda: clock[0], perf_counter=time.perf_counter))
+    late = Slow(0)
+    made = make_federation("fedavg", [late], X0, local_steps=4, timeout=0.05)
+    late.dawdle = lambda: time.sleep(LONG)
+    assert made.run_round().refused == ((0, "local", "no reply within 0.05 s"),)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and not any(signal.getitimer(signal.ITIMER_REAL))
+    late.queries, late.dawdle = 0, lambda: ended.append(time.sleep(0.1)) or clock.append(clock.pop() + LONG)
+    signal.setitimer(signal.ITIMER_REAL, LONG)
     try:
-        with pytest.raises(OutOfTime), timer(0.05):
-            time.sleep(LONG)
-        assert signal.getsignal(signal.SIGALRM) is before
-        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] < 10 * LONG
+        assert made.run_round().refused == ((0, "local", "no reply within 0.05 s"),) and len(ended) == 1
+        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] < LONG
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *older)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def test_the_option_is_checked():
