@@ -20,6 +20,7 @@ from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
 from experiments.benchmarks.timing import Call, peak_memory, timed
 from federated.methods.scalar.hiso import HiSo
+from federated.methods.scalar.model import follow
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal, Groups
 from optimizers.methods.hiso.displacement import Displacement
@@ -80,11 +81,11 @@ def replayed(d: int, rounds: int, device: str = "cpu") -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     scalars = [torch.randn(1, generator=generator).to(device) for _ in range(rounds)]
     for number, told in enumerate(scalars, 1):
-        server.follow(number, told)
+        follow(server, number, told)
 
     start = timer()
     for number, told in enumerate(scalars, 1):
-        client.follow(number, told)
+        follow(client, number, told)
     seconds = timer() - start
     differ = sum(
         int((a.view(torch.int32) != b.view(torch.int32)).sum())

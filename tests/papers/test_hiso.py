@@ -152,8 +152,8 @@ def agree(record_property, transcription, run, expected, objectives, P):
 
 @pytest.mark.slip(
     "federated/methods/scalar/scalar_only.py",
-    "s.model.follow(self.round, mean)",
-    "s.model.follow(self.round, 2.0 * mean)",
+    "follow(s.model, self.round, mean, ",
+    "follow(s.model, self.round, 2.0 * mean, ",
     "twice the mean of the scalars (HiSo Alg. 2, line 16)",
     of="federated/hiso federated/decomfl",
 )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from federated.methods.scalar.hiso import HiSo
+from federated.methods.scalar.model import follow
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers import Displacement
 from optimizers.methods.hiso.curvature import Step
@@ -64,7 +65,7 @@ def noise_hessian(server: ScalarOnlyServer, seed: int) -> Tensor:
     The log must contain every round from the first on.
     """
     model = server.algorithm.model()
-    model.method.seed = seed
+    model.seed = seed
     for entry in server.state.log.between(1, server.round):
-        model.follow(entry.round, entry.scalars)
-    return model.method.hessian
+        follow(model, entry.round, entry.scalars, server.algorithm.server_rate)
+    return model.hessian

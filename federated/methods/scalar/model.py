@@ -1,4 +1,8 @@
-"""The model that scalars and seeds move (HiSo Alg. 2a), bitwise identical on server and clients."""
+"""The model that scalars and seeds move (HiSo Alg. 2a), bitwise identical on server and clients.
+
+The model x_r with H_r and m_r is a single-machine ``HiSo`` whose rounds can be replayed: round r = 1, 2, … consists of
+the method's steps (r − 1)τ … rτ − 1 with their directions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,85 +20,56 @@ from optimizers import HiSo
 from optimizers.directions.metric import CHUNK
 
 
-class ScalarModel:
-    """x_r with H_r and m_r: a single-machine method whose rounds can be replayed.
+def go_to(model: HiSo, round_number: int, step: int = 0) -> None:
+    """Sets the number of the model's next step, which addresses its directions and determines probes."""
+    model.iterations = (round_number - 1) * model.local_steps + step
 
-    Round r = 1, 2, … consists of the method's steps (r − 1)τ … rτ − 1 with their directions.
+
+def follow(model: HiSo, round_number: int, scalars: Tensor, server_rate: float = 1.0) -> None:
+    """Moves x_t and H_t to x_{t+1} and H_{t+1} by round t's scalars (Alg. 2a, Rebuild; Alg. 2, lines 9 and 16).
+
+    Temporary memory is a few chunks, independent of d; with a prox or bounds, a few vectors.
 
     Args:
-        method: HiSo at x0, which is modified.
+        model: x_t and H_t, which are modified.
+        round_number: t.
+        scalars: the mean c_{t,k,p}, shape ``τP``, or a probe's two. A step whose scalars are all 0 has no effect.
         server_rate: η_s, a factor of the learning rate.
     """
+    go_to(model, round_number)
+    if model.probe is not None:
+        model.follow(scalars.tolist(), server_rate)
+        return
+    for k, row in enumerate(scalars.reshape(model.local_steps, -1)):  # line 3
+        go_to(model, round_number, k)  # line 4
+        model.follow(present(row), server_rate)  # lines 5 and 6
 
-    def __init__(self, method: HiSo, server_rate: float = 1.0) -> None:
-        self.method, self.server_rate = method, server_rate
 
-    @property
-    def x(self) -> Tensor:
-        """The point, shape ``d``; not a copy."""
-        return self.method.x
+# The whole state, for a client that cannot replay.
 
-    @property
-    def floor(self) -> float:
-        """A lower bound of H's coordinates, on which replay depends."""
-        return self.method.state.learned.floor
 
-    def go_to(self, round_number: int, step: int = 0) -> None:
-        """Sets the number of the method's next step, which addresses its directions and determines probes."""
-        self.method.iterations = (round_number - 1) * self.method.local_steps + step
+def check_vectors(model: HiSo, vectors: Mapping[str, Tensor], floor: float, digest: str) -> None:
+    """Raises ``MessageError`` if another model's H is not positive, or its digest differs."""
+    if "hessian" in vectors and not float(vectors["hessian"].min()) > 0.0:
+        raise MessageError("hessian must be positive")
+    if "curvature" in vectors and not float(vectors["curvature"].min()) >= 0.0:
+        raise MessageError("curvature must not be negative")
+    if not (floor > 0.0 and math.isfinite(floor)):
+        raise MessageError(f"hessian_floor is {floor}, expected a positive finite number")
+    if (found := digest_of({name: vectors[name] for name in model.vectors()}, floor)) != digest:
+        raise MessageError(f"the digest of the state is {found[:16]!r}…, but the server's is {digest[:16]!r}…")
 
-    def follow(self, round_number: int, scalars: Tensor) -> None:
-        """Moves x_t and H_t to x_{t+1} and H_{t+1} by round t's scalars (Alg. 2a, Rebuild; Alg. 2, lines 9 and 16).
 
-        Temporary memory is a few chunks, independent of d; with a prox or bounds, a few vectors.
+def load_vectors(model: HiSo, vectors: Mapping[str, Tensor], floor: float) -> None:
+    """Copies the vectors of another model with the same options, and the lower bound of H's coordinates."""
+    for name, tensor in model.vectors().items():
+        tensor.copy_(vectors[name])
+    model.state = replace(model.state, learned=replace(model.state.learned, floor=floor))
 
-        Args:
-            round_number: t.
-            scalars: the mean c_{t,k,p}, shape ``τP``, or a probe's two. A step whose scalars are all 0 has no effect.
-        """
-        self.go_to(round_number)
-        if self.method.probe is not None:
-            self.method.follow(scalars.tolist(), self.server_rate)
-            return
-        for k, row in enumerate(scalars.reshape(self.method.local_steps, -1)):  # line 3
-            self.go_to(round_number, k)  # line 4
-            self.method.follow(present(row), self.server_rate)  # lines 5 and 6
 
-    # The whole state, for a client that cannot replay.
-
-    def vectors(self) -> dict[str, Tensor]:
-        """Returns x and the tensors of H and m; not copies."""
-        return self.method.vectors()
-
-    def check_vectors(self, vectors: Mapping[str, Tensor], floor: float, digest: str) -> None:
-        """Raises ``MessageError`` if another model's H is not positive, or its digest differs."""
-        if "hessian" in vectors and not float(vectors["hessian"].min()) > 0.0:
-            raise MessageError("hessian must be positive")
-        if "curvature" in vectors and not float(vectors["curvature"].min()) >= 0.0:
-            raise MessageError("curvature must not be negative")
-        if not (floor > 0.0 and math.isfinite(floor)):
-            raise MessageError(f"hessian_floor is {floor}, expected a positive finite number")
-        if (found := digest_of({name: vectors[name] for name in self.vectors()}, floor)) != digest:
-            raise MessageError(f"the digest of the state is {found[:16]!r}…, but the server's is {digest[:16]!r}…")
-
-    def load_vectors(self, vectors: Mapping[str, Tensor], floor: float) -> None:
-        """Copies the vectors of another model with the same options."""
-        for name, tensor in self.vectors().items():
-            tensor.copy_(vectors[name])
-        state = self.method.state
-        self.method.state = replace(state, learned=replace(state.learned, floor=floor))
-
-    def digest(self) -> str:
-        """Returns the SHA-256 of all data that replay depends on, in hexadecimal."""
-        return digest_of(self.vectors(), self.floor)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the method's state."""
-        return self.method.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a ``state_dict``."""
-        self.method.load_state_dict(state)
+def model_digest(model: HiSo) -> str:
+    """Returns the SHA-256 of all data that replay depends on, in hexadecimal."""
+    return digest_of(model.vectors(), model.state.learned.floor)
 
 
 def digest_of(vectors: Mapping[str, Tensor], floor: float) -> str:

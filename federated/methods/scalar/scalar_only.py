@@ -1,29 +1,34 @@
-"""The general scalar-only algorithm (HiSo Alg. 1): options, messages, server and client."""
+"""The scalar-only algorithm (HiSo Alg. 1): options, messages, server and client."""
 
 from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError
+from federated.core.algorithm import Algorithm, NoReportError
 from federated.core.client import Client
 from federated.core.gate import Lengths
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Plain, Report, TensorSpec
 from federated.core.restoring import check_integers
 from federated.core.server import Server
 from federated.methods.scalar.log import LoggedRound, ScalarLog, parse_ranges
-from federated.methods.scalar.model import ScalarModel, present
+from federated.methods.scalar.model import check_vectors, follow, go_to, load_vectors, model_digest, present
 from optimizers import HiSo
-from optimizers.core.options import check_choice, positive_integer
+from optimizers.core.options import check_choice, positive_integer, take_options
+from optimizers.core.values import parse_point
+from optimizers.methods.hiso.curvature import StepOptions
+from optimizers.methods.hiso.hiso import CurvatureLike, curvature_of
 
 logger = logging.getLogger(__name__)
+
+RATE = 0.01
+"""Default η, unless the curvature has its own; see ``StepOptions``."""
 
 SCALAR_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -31,14 +36,13 @@ LONGEST_RANGES = 1 << 15
 """Maximal length of a list of rounds in characters; a log with more gaps is not replayed."""
 
 
-class ScalarOnly(Algorithm):
-    r"""HiSo's Alg. 1: the communication of scalars, independent of the model that they move.
+class HiSoOptions(Algorithm):
+    """Options and messages of ``HiSo``: the communication of scalars (Alg. 1).
 
     A client that takes part in round r receives the scalars of the rounds since it last took part (line 6) and rebuilds
-    x_r by ``model.follow(round, scalars)`` (lines 7 and 8); directions are addressed by seed and step. The client takes
-    its local steps (lines 9 to 12), returns to x_r (line 13), and sends the steps' scalars (line 14). The server
-    averages and logs them, and moves its own model (line 16). A vector of size d is sent only to a client that cannot
-    replay. A subclass defines the model and its number of scalars.
+    x_r by ``model.follow`` (lines 7 and 8); directions are addressed by seed and step. The client takes its local steps
+    (lines 9 to 12), returns to x_r (line 13), and sends the steps' scalars (line 14). The server averages and logs
+    them, and moves its own model (line 16). A vector of size d is sent only to a client that cannot replay.
 
     **Bytes.** A round costs each client τP scalars up and their means down, 4 bytes each in float32: 40 bytes for P = 5
     and τ = 1, as in most cells of the paper's Table 2. A client receives the means of round r when it next takes part:
@@ -55,10 +59,14 @@ class ScalarOnly(Algorithm):
     model has another digest asks for the state; the server refuses a report with another digest.
 
     Args:
-        x0: initial point, shape ``d``. A client that starts from another point receives the server's model.
+        x0: initial point, shape ``d``; with float32 or narrower, H takes 4 bytes per coordinate. A client that starts
+            from another point receives the server's model.
+        curvature: as in ``optimizers.HiSo``, the same on server and clients. A ``Displacement`` without ``initial``
+            starts from H₀ = 1, and is not reset by a skipped round.
         log_rounds: number of rounds in the log.
         scalar_dtype: ``"float32"`` or ``"float64"``, to which scalars are rounded before they are sent or used.
-        **common: see ``Algorithm``; ``aggregation`` applies to scalars, and ``server_rate`` multiplies the rate.
+        **options: see ``StepOptions`` and ``Algorithm``; ``aggregation`` applies to scalars, and ``server_rate``
+            multiplies the rate.
 
     Attributes:
         most_numbers: number of scalars of the longest round.
@@ -66,24 +74,44 @@ class ScalarOnly(Algorithm):
     """
 
     personal = True
-    most_numbers: int
+    option_sets: ClassVar[tuple[type, ...]] = HiSo.option_sets
+    option_hints: ClassVar[dict[str, str]] = HiSo.option_hints
 
     def __init__(
-        self, x0: Any, *, log_rounds: int = 1000, scalar_dtype: str = "float32", **common: Unpack[FederatedOptions]
+        self,
+        x0: Any,
+        *,
+        curvature: CurvatureLike = "displacement",
+        log_rounds: int = 1000,
+        scalar_dtype: str = "float32",
+        **options: Any,
     ) -> None:
+        given, d = take_options(StepOptions, options), parse_point(x0).numel()
+        self.curvature, steps = curvature_of(curvature).prepared(given, d)
+        self.steps = replace(steps, rate=steps.rate or RATE)
+        vars(self).update(vars(self.steps))
         self.log_rounds = positive_integer("log_rounds", log_rounds)
         self.scalar_dtype = check_choice("scalar_dtype", scalar_dtype, SCALAR_DTYPES)
         self.dtype_of_scalars = SCALAR_DTYPES[self.scalar_dtype]
-        super().__init__(x0, **common)
+        super().__init__(x0, **options)
+        self.most_numbers = max(2, self.local_steps * self.steps.perturbations)
         self._vectors = {name: TensorSpec(tuple(t.shape), t.dtype) for name, t in self.model().vectors().items()}
 
-    @abstractmethod
-    def model(self) -> ScalarModel:
+    def model(self) -> HiSo:
         """Creates a model at x0; raises an error if an option is out of range."""
+        x0, in_place = (self.x0.clone(), True) if self.bounds is None else (self.x0, False)
+        options = self.common_options(0) | vars(self.steps) | {"seed": self.seed, "local_steps": self.local_steps}
+        return HiSo(x0, curvature=self.curvature, in_place=in_place, **options)
 
-    @abstractmethod
+    def max_points(self, phase: str) -> int:
+        """τ steps of P + 1 or 2P points; three in a probe round."""
+        count = self.steps.perturbations
+        return max(3, self.local_steps * (2 * count if self.steps.scheme == "central" else count + 1))
+
     def numbers(self, round_number: int) -> int:
-        """Returns the number of scalars that a client sends in a round, at most ``most_numbers``."""
+        """The number of scalars that a client sends in a round: τP, or 2 in a probe round."""
+        ordinary = self.local_steps * self.steps.perturbations
+        return ordinary if self.curvature.probe(self.seed, round_number) is None else 2
 
     def broadcasts(self, phase: str) -> MessageSpec:
         """Scalars of the missed rounds; for catching up, of more rounds, or the state."""
@@ -114,7 +142,7 @@ class ServerState:
         known: for each client, a round whose initial model it is known to have; modified in place.
     """
 
-    model: ScalarModel
+    model: HiSo
     digest: str
     log: ScalarLog
     known: list[int]
@@ -123,7 +151,7 @@ class ServerState:
 class ScalarOnlyServer(Server):
     """Alg. 1, lines 4, 6 and 16: sends and averages scalars, and moves its own model by them."""
 
-    algorithm: ScalarOnly
+    algorithm: HiSoOptions
     state: ServerState
 
     @property
@@ -133,7 +161,7 @@ class ScalarOnlyServer(Server):
 
     def _start(self) -> None:
         a, model = self.algorithm, self.algorithm.model()
-        self.state = ServerState(model, model.digest(), ScalarLog(a.log_rounds), [1] * a.clients)
+        self.state = ServerState(model, model_digest(model), ScalarLog(a.log_rounds), [1] * a.clients)
 
     def _since(self, client: int | None) -> int:
         """Returns the first round whose scalars are broadcast; the current one if the log is too short."""
@@ -163,7 +191,7 @@ class ScalarOnlyServer(Server):
             return {"scalars": self._scalars(at, until)}, values
         why = "is older than the log" if at < s.log.first else "has another digest"
         logger.warning("client %d receives the whole state: its model of round %d %s", position.client, at, why)
-        return s.model.vectors(), {"digest": s.digest, "hessian_floor": s.model.floor}
+        return s.model.vectors(), {"digest": s.digest, "hessian_floor": s.model.state.learned.floor}
 
     def _check(self, phase: str, report: Report) -> None:
         wanted, given = self.algorithm.numbers(self.round), report.tensors["scalars"].numel()
@@ -177,10 +205,10 @@ class ScalarOnlyServer(Server):
         """Line 16 (Alg. 2, lines 13 to 16): averages the scalars and moves the model by them."""
         s, mean = self.state, self.combine("scalars", reports)
         s.log.append(LoggedRound(self.round, mean, s.digest))
-        s.model.follow(self.round, mean)
+        follow(s.model, self.round, mean, self.algorithm.server_rate)
         for client in reports:
             s.known[client] = self.round
-        self.state = replace(s, digest=s.model.digest())
+        self.state = replace(s, digest=model_digest(s.model))
 
     def _unmoved(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[int, int]:
         """Counts scalars that are exactly 0."""
@@ -191,7 +219,7 @@ class ScalarOnlyServer(Server):
         a, s = self.algorithm, self.state
         for name, tensor in s.model.vectors().items():
             a._vectors[name].check_layout(name, tensor.dtype, tuple(tensor.shape))
-        if s.digest != s.model.digest():
+        if s.digest != model_digest(s.model):
             raise MessageError("the digest does not match the model")
         check_integers("known", s.known, self.round + 1, 1)
         if len(s.known) != a.clients:
@@ -228,30 +256,24 @@ class ClientState:
 class ScalarOnlyClient(Client):
     """Alg. 1, lines 6 to 14: rebuilds the server's model from scalars, takes its local steps, and sends scalars.
 
-    The model's method is the client's optimizer. The method passes the scalars of each step to the client, which moves
-    the method by the rounded scalars, except after the last step. For τ > 1, x, H and m are stored twice during a
-    round: they are restored from a copy, not by subtraction.
+    The model is the client's optimizer. It passes the scalars of each step to the client, which moves the model by the
+    rounded scalars, except after the last step. For τ > 1, x, H and m are stored twice during a round: they are
+    restored from a copy, not by subtraction.
     """
 
-    algorithm: ScalarOnly
+    algorithm: HiSoOptions
     optimizer: HiSo
     state: ClientState
 
     def _start(self) -> None:
-        self.model, self.state = self.algorithm.model(), ClientState()
-        self.optimizer = self.model.method
+        self.optimizer, self.state = self.algorithm.model(), ClientState()
         self.optimizer.relay = self._take
-
-    @property
-    def x(self) -> Tensor:
-        """A copy of the client's model, shape ``d``."""
-        return self.model.x.clone()
 
     # Alg. 2b, LocalUpdate.
 
     def _begin(self, round_number: int) -> None:
         """Line 2: starts a round's steps at x_{r,0}; a probe is one step."""
-        self.model.go_to(round_number)
+        go_to(self.optimizer, round_number)
         planned = self.algorithm.local_steps if self.optimizer.probe is None else 1
         self.state = replace(self.state, planned=planned, sent=[], succeeded=0)
 
@@ -312,13 +334,13 @@ class ScalarOnlyClient(Client):
     def _catch_up(self, message: Broadcast) -> None:
         digest = str(message.values["digest"])
         if "x" in message.tensors:
-            missing = set(self.model.vectors()) - set(message.tensors)
+            missing = set(self.optimizer.vectors()) - set(message.tensors)
             if missing or "hessian_floor" not in message.values:
                 raise MessageError(f"the state lacks {sorted(missing) or 'hessian_floor'}")
             given = message.tensors, float(message.values["hessian_floor"])
-            self.model.check_vectors(*given, digest)
+            check_vectors(self.optimizer, *given, digest)
             self._reset()
-            self.model.load_vectors(*given)
+            load_vectors(self.optimizer, *given)
             self.state = ClientState(message.round)
         else:
             if not {"since", "rounds", "until"} <= set(message.values) or "scalars" not in message.tensors:
@@ -346,7 +368,7 @@ class ScalarOnlyClient(Client):
         for number in rounds:
             stop = start + self.algorithm.numbers(number)
             if number >= self.state.at:
-                self.model.follow(number, scalars[start:stop])
+                follow(self.optimizer, number, scalars[start:stop], self.algorithm.server_rate)
                 self.state = ClientState(number + 1)
             start = stop
         self.state = replace(self.state, at=max(self.state.at, at))
@@ -354,5 +376,5 @@ class ScalarOnlyClient(Client):
     def _digest(self) -> str:
         if not self.state.digest:
             self._reset()
-            self.state = replace(self.state, digest=self.model.digest())
+            self.state = replace(self.state, digest=model_digest(self.optimizer))
         return self.state.digest

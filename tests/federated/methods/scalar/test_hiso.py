@@ -10,6 +10,7 @@ import optimizers
 from federated import BehindError, MessageError, make_federation, simulate
 from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
+from federated.methods.scalar.model import model_digest
 from federated.testing import Fault, faulty
 from federated.testing.harness import Quadratic, quiet
 from optimizers import Displacement
@@ -63,8 +64,8 @@ def assert_rebuilt(made):
         except BehindError:
             client.catch_up(encode(server.catch_up(encode(client.position()), client.number)))
             client.receive(encode(server.broadcast(number)))
-        assert bits(client.model.vectors()) == bits(server.state.model.vectors())
-        assert client.model.floor == server.state.model.floor
+        assert bits(client.optimizer.vectors()) == bits(server.state.model.vectors())
+        assert client.optimizer.state.learned.floor == server.state.model.state.learned.floor
 
 
 # One method in two shapes.
@@ -111,7 +112,7 @@ def test_one_client_is_the_single_machine_method(dtype, name, options, own):
     assert bits({"x": made.server.x}) == bits({"x": alone.x})
     assert made.ledger.total("queries") == alone.queries
     if name == "hiso":
-        assert bits({"h": made.server.state.model.method.hessian}) == bits({"h": alone.hessian})
+        assert bits({"h": made.server.state.model.hessian}) == bits({"h": alone.hessian})
 
 
 @pytest.mark.parametrize("rule", UPDATES)
@@ -146,7 +147,7 @@ def test_a_round_is_alg_2_by_hand(rule):
         x_r = x_r - eta * sum(deltas)
         h_r = {"per_round": learned(h_r, sum(deltas)), "last_step": learned(h_r, deltas[-1])}.get(rule, h)
     torch.testing.assert_close(made.server.x, x_r, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(made.server.state.model.method.hessian, h_r, rtol=1e-8, atol=0)
+    torch.testing.assert_close(made.server.state.model.hessian, h_r, rtol=1e-8, atol=0)
     assert float((h_r - 1.0).abs().max()) > 0.1
 
 
@@ -250,7 +251,7 @@ def test_a_crashed_client_gets_only_what_it_lacks():
 def test_a_client_with_another_x0_gets_the_servers():
     made = federation("hiso")
     client = made.host.client(1)
-    client.model.vectors()["x"].add_(1.0)
+    client.optimizer.vectors()["x"].add_(1.0)
     assert run(made, 1)[0].accepted == (0, 1, 2)
     assert made.ledger.total("payload_down", client=1) == 7 * 8
     assert_rebuilt(made)
@@ -259,7 +260,7 @@ def test_a_client_with_another_x0_gets_the_servers():
 def test_a_client_whose_memory_went_bad_is_found_and_mended():
     made = federation("hiso", local_steps=2)
     run(made, 2)
-    made.host.client(1).model.vectors()["x"][3] += 1e-6
+    made.host.client(1).optimizer.vectors()["x"][3] += 1e-6
     record = run(made, 1)[0]
     assert record.accepted == (0, 1, 2)
     rows = {(r["round"], r["client"]): r for r in made.ledger.to_rows()}
@@ -353,10 +354,10 @@ def test_catch_ups_that_are_no_catch_ups_are_refused():
             "must be positive",
         ),
     ]:
-        before = fresh.model.digest()
+        before = model_digest(fresh.optimizer)
         with pytest.raises(MessageError, match=reason):
             fresh.catch_up(bad)
-        assert fresh.model.digest() == before and fresh.state.at == 1
+        assert model_digest(fresh.optimizer) == before and fresh.state.at == 1
     position = tampered(fresh.position(), at=99)
     with pytest.raises(MessageError, match="round 99"):
         made.server.catch_up(position, 0)
@@ -412,14 +413,14 @@ def test_local_steps_leave_nothing_behind(rule):
     run(made, 2)
     client, objective = made.host.client(0), quadratics()[0]
     client.receive(made.server.broadcast(0))
-    before, moved, learned = bits(client.model.vectors()), [], []
+    before, moved, learned = bits(client.optimizer.vectors()), [], []
     while (batch := client.ask()) is not None:
         client.tell(batch, torch.stack([objective(x) for x in batch]))
-        now = bits(client.model.vectors())
+        now = bits(client.optimizer.vectors())
         moved.append(now != before), learned.append(now["hessian"] != before["hessian"])
     assert moved == [True, True, False] and client.state.start is None
     assert learned == [rule == "per_step"] * 2 + [False] and client.optimizer.state.learned.round == []
-    assert client.model.digest() == client.state.digest == made.server.state.digest
+    assert model_digest(client.optimizer) == client.state.digest == made.server.state.digest
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -440,7 +441,7 @@ def test_a_client_saved_between_any_two_steps_goes_on_bitwise(variant):
         while (batch := other.ask()) is not None:
             other.tell(batch, torch.stack([objective(x) for x in batch]))
         assert decode(encode(other.report())).tensors["scalars"].tolist() == decode(report).tensors["scalars"].tolist()
-        assert bits(other.model.vectors()) == bits(client.model.vectors())
+        assert bits(other.optimizer.vectors()) == bits(client.optimizer.vectors())
 
 
 @pytest.mark.parametrize("rule", UPDATES)
@@ -448,10 +449,10 @@ def test_h_is_reset(rule):
     initial = torch.linspace(0.5, 1.5, 7)
     made = federation("hiso", curvature=Displacement(update=rule, reset=3, initial=initial), local_steps=2)
     run(made, 2)
-    assert not torch.equal(made.server.state.model.method.hessian, initial)
+    assert not torch.equal(made.server.state.model.hessian, initial)
     run(made, 1)
-    assert torch.equal(made.server.state.model.method.hessian, initial)
-    assert made.server.state.model.floor == 0.5
+    assert torch.equal(made.server.state.model.hessian, initial)
+    assert made.server.state.model.state.learned.floor == 0.5
     run(made, 1)
     assert_rebuilt(made)
 
@@ -459,7 +460,7 @@ def test_h_is_reset(rule):
 def test_h_stays_between_its_bounds():
     made = federation("hiso", curvature=Displacement(lower=0.9, upper=1.1))
     run(made, 10)
-    h = made.server.state.model.method.hessian
+    h = made.server.state.model.hessian
     assert pytest.approx(float(h.min())) == 0.9 and float(h.max()) <= 1.1 and float(h.max() - h.min()) > 0
 
 
@@ -545,19 +546,20 @@ def test_a_rule_of_h_is_a_table_in_flowers_run_config(rule):
 MEMORY = """
 import torch
 from federated.methods.scalar.hiso import HiSo
+from federated.methods.scalar.model import follow, model_digest
 
 torch.set_num_threads(1)
 d = 8_000_000
 algorithm = HiSo(torch.ones(d), clients=1, local_steps=1)
 model, client, server = algorithm.model(), algorithm.client(0), algorithm.server()
 small = HiSo(torch.ones(10), clients=1, local_steps=1).model()
-small.follow(1, torch.ones(5)), small.digest()
+follow(small, 1, torch.ones(5)), model_digest(small)
 start_meter()
-model.follow(1, 0.1 * torch.ones(5))
-model.digest()
+follow(model, 1, 0.1 * torch.ones(5))
+model_digest(model)
 client.receive(server.broadcast(0))
 client.tell(client.ask(), [float(i) for i in range(6)])
-client.model.follow(1, client.report().tensors["scalars"])
+follow(client.optimizer, 1, client.report().tensors["scalars"])
 print(grown())
 """
 
