@@ -31,8 +31,7 @@ from urllib.parse import urlsplit
 
 from federated import __version__
 from federated.flower import status as run_status
-from federated.flower.configuration import NodeConfig, RunConfig, keys
-from federated.flower.configuration_text import check_config
+from federated.flower.configuration import NodeConfig, RunConfig, check_config, keys
 
 OFF = dict.fromkeys(("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"), "0")
 OFF |= dict.fromkeys(("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1")

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -50,6 +50,11 @@ KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or f
 
 LARGE = 1_000_000
 """Dimension above which ``RunConfig.check`` does not create the initial point."""
+
+PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
+"""Flower's pattern of a pair in the texts of ``--run-config`` and ``--node-config``; it ignores other text."""
+
+FORM = 'write pairs with spaces between them and text in quotes, as in \'rounds=3 algorithm="hiso" bounds="[0, 1]"\''
 
 
 @dataclass(frozen=True)
@@ -255,6 +260,23 @@ class NodeConfig:
         return Path(self.ledger).expanduser() if self.ledger else Path(home) / "ledgers"
 
 
+def check_config(cls: type[RunConfig] | type[NodeConfig], texts: Sequence[str]) -> dict[str, Any]:
+    """Returns a configuration's values by key, after ``cls.check``.
+
+    Each text has pairs ``key=value``, or the only text is the path of a TOML file. ``ValueError`` if a text cannot be
+    parsed or contains more than pairs, or a key or value is refused.
+    """
+    try:
+        given = _pairs_in(texts)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the configuration {' '.join(texts)!r} cannot be read: {error}; {FORM}") from error
+    try:
+        cls.of(given).check()
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    return given
+
+
 def imported(path: Any, what: str) -> Any:
     """Imports the object at a path ``"package.module:name"``; ``what`` is its role, for messages.
 
@@ -277,6 +299,17 @@ def check_path(path: Any, what: str) -> None:
 def keys(cls: type[RunConfig] | type[NodeConfig]) -> dict[str, Any]:
     """Returns a configuration's keys, with hyphens as in Flower, and their defaults."""
     return {field.name.replace("_", "-"): field.default for field in dataclasses.fields(cls)}
+
+
+def _pairs_in(texts: Sequence[str]) -> dict[str, Any]:
+    if len(texts) == 1 and texts[0].endswith(".toml"):
+        return tomllib.loads(Path(texts[0]).expanduser().read_text(encoding="utf-8"))
+    given: dict[str, Any] = {}
+    for text in texts:
+        if rest := PAIR.sub("", text).strip():
+            raise ValueError(f"{rest!r} is not part of a pair key=value")
+        given |= tomllib.loads("\n".join(map("=".join, PAIR.findall(text))))
+    return given
 
 
 def _fields(cls: type[RunConfig] | type[NodeConfig], given: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -4,8 +4,7 @@ pytest.importorskip("flwr")
 
 from flwr.common.config import parse_config_args
 
-from federated.flower.configuration import NodeConfig, RunConfig
-from federated.flower.configuration_text import check_config
+from federated.flower.configuration import NodeConfig, RunConfig, check_config
 
 READ = [
     [""],
