@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
 from federated.core.gate import UNMOVED
-from federated.engine.checkpoint import Checkpoint, check_path, load_checkpoint
+from federated.engine.checkpoint import Checkpoint
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, LazyMapping, prepared
 from federated.engine.result import FederatedResult
@@ -39,13 +39,6 @@ from optimizers.running.interrupts import Interrupted, Interrupts
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[RoundRecord, Any], object]
-
-
-class Ending(NamedTuple):
-    """Why a run ended, and the ``status`` of its result."""
-
-    message: str
-    status: int
 
 
 def simulate(
@@ -137,19 +130,17 @@ def simulate(
     try:
         rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
-        check_path("checkpoint", checkpoint)
         if callback is not None:
             check_takes("callback", callback, "record", "x")
-        kept = None
-        if checkpoint is not None:
-            kept = load_checkpoint(federation, checkpoint) if Path(checkpoint).exists() else Checkpoint(checkpoint)
+        kept = None if checkpoint is None else Checkpoint(checkpoint)
+        if kept is not None and kept.path.exists():
+            kept.load(federation)
         if federation.rounds:
             logger.info("%s: resuming after %d rounds", checkpoint, federation.rounds)
         told = (lambda record, x: callback(record, to_numpy(x))) if arrays and callback is not None else callback
-        ending = run_rounds(federation, rounds, told, kept, every, progress)
+        result = run_rounds(federation, rounds, told, kept, every, progress)
     finally:
         federation.host.close()
-    result = _result(federation, ending)
     if arrays:
         result.x = to_numpy(result.x)
     return result
@@ -237,10 +228,10 @@ def run_rounds(
     checkpoint: Checkpoint | None = None,
     every: int = 1,
     progress: ProgressMode = False,
-) -> Ending:
-    """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns why it ended.
+) -> FederatedResult:
+    """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns tensors.
 
-    If a checkpoint cannot be written, the previous one is kept, the run continues, and the returned message says so.
+    If a checkpoint cannot be written, the previous one is kept, the run continues, and the result's message says so.
     The ledger includes the costs of an unfinished round.
     """
     unsaved = ""
@@ -265,7 +256,7 @@ def run_rounds(
             if checkpoint is not None and due:
                 unsaved = _unsaved(federation, checkpoint)
             if stop:
-                return Ending(f"Stopped by the callback after {record.round} rounds.{unsaved}", 99)
+                return _result(federation, f"Stopped by the callback after {record.round} rounds.{unsaved}", 99)
     spent, failures = federation.ledger.total("queries"), federation.ledger.total("failures")
     done = f"{federation.rounds} round{'' if federation.rounds == 1 else 's'}"
     asked, unused = reports_of(federation.history)
@@ -276,8 +267,8 @@ def run_rounds(
         failed += f", {gate.zeros} of {gate.heard} reported numbers were exactly 0, {UNMOVED}"
     if interrupts.requested and federation.rounds < rounds:
         more = "" if checkpoint is None else " The same call with the same checkpoint resumes the run."
-        return Ending(f"Interrupted after {done}{failed}.{more}{unsaved}", 98)
-    return Ending(f"{done} done{failed}.{unsaved}", 1)
+        return _result(federation, f"Interrupted after {done}{failed}.{more}{unsaved}", 98)
+    return _result(federation, f"{done} done{failed}.{unsaved}", 1)
 
 
 def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
@@ -286,8 +277,8 @@ def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
     return asked, asked - sum(len(record.accepted) for record in history)
 
 
-def _result(federation: Federation, ending: Ending) -> FederatedResult:
-    """Returns the result of a run that has ended, with the model as a tensor."""
+def _result(federation: Federation, message: str, status: int) -> FederatedResult:
+    """Returns the result of a run that has ended for the reason in ``message``."""
     ledger, history = federation.ledger, federation.history
     queries, failures = ledger.total("queries"), ledger.total("failures")
     skipped = sum(record.skipped is not None for record in history)
@@ -301,9 +292,9 @@ def _result(federation: Federation, ending: Ending) -> FederatedResult:
         nit=federation.rounds,
         skipped=skipped,
         rejected=sum(record.rejected for record in history),
-        status=ending.status,
-        success=ending.status == 1 and not in_vain,
-        message=ending.message,
+        status=status,
+        success=status == 1 and not in_vain,
+        message=message,
         algorithm=federation.algorithm.name,
         history=history,
         ledger=ledger,

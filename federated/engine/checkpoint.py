@@ -20,14 +20,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
-from federated.core.ledger import COLUMNS, Entry, Ledger
+from federated.core.ledger import COLUMNS, Entry
 from federated.core.messages import plain
 from federated.core.reception import refusing
-from federated.engine.federation import Federation, History, RoundRecord
+from federated.engine.federation import Federation, RoundRecord
 from federated.engine.growing_rows import GrowingRows, restore_rows
-from optimizers.core.files import GrowingFile, read_state, write_state
+from optimizers.core.files import GrowingFile, check_path, read_state, write_state
 
 FORMAT = 3
 GROWING = {"ledger": "csv", "history": "jsonl", "rows": "bin"}
@@ -39,12 +39,14 @@ class Checkpoint:
 
     Args:
         path: the file; the appended files are beside it.
+
+    Raises:
+        TypeError, OSError: as ``check_path``.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = check_path("checkpoint", path)
         self._files: dict[str, GrowingFile] = {}
-        self._ledger, self._history = Ledger(), History()
         self._entries = self._records = 0
         self._rows, self._mark = GrowingRows(), object()
 
@@ -57,7 +59,7 @@ class Checkpoint:
         state = federation.present_state()
         appending = self._can_append(federation) and self._rows.begins(state["clients"])
         if not appending:
-            self._choose_files(federation)
+            self._choose_files()
         try:
             clients, rows, written = self._rows.take(state["clients"])
             self._append(federation, rows)
@@ -72,25 +74,30 @@ class Checkpoint:
         if not appending:
             _remove(self._obsolete_files())
 
-    def load(self, federation: Federation) -> None:
-        """Restores a federation from the checkpoint; later saves append to its files.
+    def load(self, federation: Federation) -> Self:
+        """Restores a federation from a file written in process or over Flower; later saves append to its files.
 
         Raises:
-            OSError, ValueError: as ``load_checkpoint``.
+            OSError: if a file cannot be read.
+            ValueError: if the file is not a checkpoint, is damaged, lacks its appended files, or does not fit the
+                federation's options; the federation is then unchanged.
         """
-        state, files, rows = _read(self.path)
-        federation.load_state_dict(state)
-        self._files, self._ledger, self._history = files, federation.ledger, federation.history
-        self._rows, self._entries, self._records = rows, len(self._ledger), len(self._history)
-        self._ledger.mark_written(self._mark)
+        try:
+            state, self._files, self._rows = read_checkpoint(self.path)
+            federation.load_state_dict(state)
+        except ValueError as error:
+            raise ValueError(f"{plain(self.path)} is not a checkpoint of this federation: {error}") from error
+        self._entries, self._records = len(federation.ledger), len(federation.history)
+        federation.ledger.mark_written(self._mark)
+        return self
 
     def _can_append(self, federation: Federation) -> bool:
         """Whether the files contain the beginning of the federation's ledger and history."""
-        same = self._ledger is federation.ledger and self._history is federation.history
-        unchanged = same and self._ledger.is_written(self._mark, self._entries) and len(self._history) >= self._records
+        ledger, history = federation.ledger, federation.history
+        unchanged = ledger.is_written(self._mark, self._entries) and len(history) >= self._records
         return bool(self._files) and unchanged and all(file.there for file in self._files.values() if file.size)
 
-    def _choose_files(self, federation: Federation) -> None:
+    def _choose_files(self) -> None:
         """Chooses names for new files that keep those of an existing checkpoint, until it is replaced."""
         number, self._files = 1, {}
         while not self._files or any(file.path.exists() for file in self._files.values()):
@@ -98,11 +105,10 @@ class Checkpoint:
             names = {name: f"{self.path.name}.{name}{part}.{ending}" for name, ending in GROWING.items()}
             self._files = {name: GrowingFile(self.path.with_name(file)) for name, file in names.items()}
             number += 1
-        self._ledger, self._history, self._entries, self._records = federation.ledger, federation.history, 0, 0
-        self._rows = GrowingRows()
+        self._entries, self._records, self._rows = 0, 0, GrowingRows()
 
     def _append(self, federation: Federation, rows: bytes) -> None:
-        ledger, history, files = self._ledger, self._history, self._files
+        ledger, history, files = federation.ledger, federation.history, self._files
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         if not files["ledger"].size:
@@ -124,30 +130,12 @@ class Checkpoint:
         return [p for p in beside if re.fullmatch(endings, p.name[len(self.path.name) + 1 :]) and p.name not in own]
 
 
-def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Checkpoint:
-    """Restores a federation from a file, written in process or over Flower; returns its ``Checkpoint``.
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile], GrowingRows]:
+    """Returns the ``Federation.state_dict`` in a checkpoint, its appended files and the rows in them.
 
     Raises:
-        OSError: if the file cannot be read.
-        ValueError: if the file is not a checkpoint, is damaged, lacks its appended files, or does not fit the
-            federation's options; the federation is then unchanged.
-        TypeError: if the argument is not a path.
+        OSError, ValueError: as ``Checkpoint.load``.
     """
-    check_path("checkpoint", path)
-    checkpoint = Checkpoint(path)
-    try:
-        checkpoint.load(federation)
-    except ValueError as error:
-        raise ValueError(f"{plain(path)} is not a checkpoint of this federation: {error}") from error
-    return checkpoint
-
-
-def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the ``Federation.state_dict`` in a checkpoint; raises errors as ``load_checkpoint``."""
-    return _read(Path(path))[0]
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile], GrowingRows]:
     state, written = read_state(path, FORMAT), GrowingRows()
     files = {"rows": GrowingFile(path.with_name(f"{path.name}.rows.{GROWING['rows']}"))}
     parts: dict[str, Callable[[bytes], Any]] = {"ledger": _ledger_of, "history": _history_of}
@@ -204,15 +192,3 @@ def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         with suppress(OSError):
             path.unlink()
-
-
-def check_path(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Raises ``TypeError`` for anything but a path, and ``OSError`` for a folder or a file in a missing folder."""
-    if path is None:
-        return
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{name} must be the path of a file, got {path!r}")
-    if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{name} is {plain(path)}, whose folder does not exist")
-    if Path(path).is_dir():
-        raise IsADirectoryError(f"{name} is {plain(path) or 'empty'}, which is a folder, not a file")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from federated.core.ledger import write_csv
 from federated.core.messages import plain
-from federated.engine.checkpoint import Checkpoint, load_checkpoint
+from federated.engine.checkpoint import Checkpoint
 from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
@@ -74,7 +74,7 @@ def run(grid: Grid, config: RunConfig) -> Federation:
 
     host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys, say=waiting)
     federation = Federation(algorithm, host, fun=config.global_function(), codec=False)
-    resumed = load_checkpoint(federation, Path(config.resume).expanduser()) if config.resume else None
+    resumed = Checkpoint(Path(config.resume).expanduser()).load(federation) if config.resume else None
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

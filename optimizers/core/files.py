@@ -13,6 +13,23 @@ from typing import Any, BinaryIO, Self
 import torch
 
 
+def check_path(name: str, path: Any) -> Path:
+    """Returns the path of a file that exists or can be created.
+
+    Raises:
+        TypeError: for anything but a path.
+        OSError: for a folder, or a file in a folder that does not exist.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name} must be the path of a file, got {path!r}")
+    file = Path(path)
+    if not file.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{name} is {str(file)!r}, whose folder does not exist")
+    if file.is_dir():
+        raise IsADirectoryError(f"{name} is {str(path)!r}, which is a folder, not a file")
+    return file
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens ``<path>.partial`` for writing and renames it to ``path`` at the end of the block.

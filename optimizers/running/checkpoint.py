@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
-from optimizers.core.files import read_state, write_state
+from optimizers.core.files import check_path, read_state, write_state
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_choice
 from optimizers.directions.groups import GroupDiagonal
@@ -55,17 +55,13 @@ class Checkpoint:
         ValueError: if the optimizer has queries but the file exists; if the checkpoint belongs to another run (the
             message says what differs) or another version of the objective; or if it is damaged beyond repair.
         RuntimeError: if another process uses the checkpoint.
-        OSError: if the folder does not exist or is not writable.
+        OSError: if the path is a folder, or its folder does not exist or is not writable.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], optimizer: Optimizer, evaluator: Evaluator, resume: Resume = "check"
     ) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
-        self.path = Path(path)
-        if not self.path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"the folder of checkpoint {str(self.path)!r} does not exist")
+        self.path = check_path("checkpoint", path)
         self.attempts: Counter[tuple[int, int]] = Counter()
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
         self._source, self._place = fingerprint(evaluator.fun), place_of(evaluator.fun)
@@ -226,8 +222,7 @@ class Checkpoint:
             raise ValueError(
                 f"the values in {self.path} were computed by a different version of {self._identity['fun']} "
                 f'({self._place}) or of Python: pass resume="anyway" to keep them and continue, or resume="restart" to '
-                "discard them "
-                "and start over"
+                "discard them and start over"
             )
 
     def _read_state(self) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import torch
 from federated import make_federation, simulate
 from federated.core.messages import MessageError
 from federated.core.restoring import check_saved
-from federated.engine.checkpoint import FORMAT, Checkpoint, load_checkpoint
+from federated.engine.checkpoint import FORMAT, Checkpoint
 from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
 from optimizers.core import files
@@ -123,7 +123,7 @@ def test_a_client_that_has_diverged_is_no_broken_state(tmp_path):
     optimizer = made.host.client(1).optimizer
     optimizer._x = optimizer._x / 0.0
     Checkpoint(tmp_path / "f.pt").save(made)
-    load_checkpoint(again, tmp_path / "f.pt")
+    Checkpoint(tmp_path / "f.pt").load(again)
     run(made, 1), run(again, 1)
     assert trace(made) == trace(again)
 
@@ -187,15 +187,15 @@ def test_a_file_that_is_cut_or_flipped_names_itself(tmp_path):
         for damaged in (whole[:i], whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :]):
             path.write_bytes(damaged)
             with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint"):
-                load_checkpoint(made, path)
+                Checkpoint(path).load(made)
     assert states_equal(made.state_dict(), before)
     for content in ([1.0], {"version": 1}, {}):
         write_state(path, content, FORMAT) if isinstance(content, dict) else torch.save(content, path)
         with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint"):
-            load_checkpoint(made, path)
+            Checkpoint(path).load(made)
     path.write_bytes(whole.replace(b"checkpoint 3", b"checkpoint 7", 1))
     with pytest.raises(ValueError, match="its format is 7, not 3"):
-        load_checkpoint(made, path)
+        Checkpoint(path).load(made)
 
 
 class FullDisk:

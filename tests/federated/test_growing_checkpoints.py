@@ -13,7 +13,7 @@ import torch
 from federated import make_federation, simulate
 from federated.core.ledger import COLUMNS
 from federated.engine import checkpoint
-from federated.engine.checkpoint import Checkpoint, load_checkpoint, read_checkpoint
+from federated.engine.checkpoint import Checkpoint, read_checkpoint
 from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
 from optimizers.core import files
@@ -47,7 +47,7 @@ def test_a_save_writes_what_is_new_and_a_state_of_the_same_size(tmp_path):
         before = after
     assert [s[:2] for s in sizes] == [(4, 2)] + [(3, 1)] * 11  # first a line with the columns, and the start
     assert sizes[3][2] == sizes[-1][2]
-    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+    assert states_equal(read_checkpoint(tmp_path / "f.pt")[0], made.state_dict())
 
 
 def test_both_are_read_while_the_run_goes_on(tmp_path):
@@ -82,13 +82,13 @@ def test_a_run_that_ended_while_it_was_saved_goes_on_bitwise(torn, tmp_path):
         with (tmp_path / name).open("ab") as file:
             file.write(torn)
     again = federation()
-    kept = load_checkpoint(again, path)
+    kept = Checkpoint(path).load(again)
     assert states_equal(again.state_dict(), made.state_dict())
     run(again, 3)
     kept.save(again)
     assert trace(again) == trace(whole) and sorted(os.listdir(tmp_path)) == NAMES
     lines = (tmp_path / "f.pt.ledger.csv").read_bytes().count(b"\n")
-    assert lines == 1 + len(whole.ledger) and len(read_checkpoint(path)["history"]) == 7
+    assert lines == 1 + len(whole.ledger) and len(read_checkpoint(path)[0]["history"]) == 7
 
 
 def test_a_save_that_fails_after_it_has_appended_leaves_the_older_one(tmp_path, monkeypatch):
@@ -101,10 +101,10 @@ def test_a_save_that_fails_after_it_has_appended_leaves_the_older_one(tmp_path, 
         with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
             patch.setattr(*broken, full_disk)
             kept.save(made)
-        assert states_equal(read_checkpoint(tmp_path / "f.pt"), older)
+        assert states_equal(read_checkpoint(tmp_path / "f.pt")[0], older)
         assert sorted(os.listdir(tmp_path)) == NAMES
     kept.save(made)
-    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+    assert states_equal(read_checkpoint(tmp_path / "f.pt")[0], made.state_dict())
 
 
 def test_a_new_run_at_an_old_path_leaves_the_old_one_until_it_is_saved(tmp_path, monkeypatch):
@@ -116,12 +116,12 @@ def test_a_new_run_at_an_old_path_leaves_the_old_one_until_it_is_saved(tmp_path,
             patch.setattr(*broken, full_disk)
             Checkpoint(path).save(new)
         assert sorted(os.listdir(tmp_path)) == NAMES
-        assert states_equal(read_checkpoint(path), old.state_dict())
+        assert states_equal(read_checkpoint(path)[0], old.state_dict())
     Checkpoint(path).save(new)
-    assert states_equal(read_checkpoint(path), new.state_dict())
+    assert states_equal(read_checkpoint(path)[0], new.state_dict())
     assert sorted(os.listdir(tmp_path)) == ["f.pt", "f.pt.history-2.jsonl", "f.pt.ledger-2.csv"]
     Checkpoint(path).save(old)
-    assert states_equal(read_checkpoint(path), old.state_dict()) and sorted(os.listdir(tmp_path)) == NAMES
+    assert states_equal(read_checkpoint(path)[0], old.state_dict()) and sorted(os.listdir(tmp_path)) == NAMES
 
 
 def spoil(path, change):
@@ -152,7 +152,7 @@ def test_files_that_do_not_fit_are_refused_by_their_names(name, change, tmp_path
     change(tmp_path, name)
     before = other.state_dict()
     with pytest.raises(ValueError, match=rf"f\.pt is not a checkpoint of this federation: .*{name}"):
-        load_checkpoint(other, tmp_path / "f.pt")
+        Checkpoint(tmp_path / "f.pt").load(other)
     assert states_equal(other.state_dict(), before)
 
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_names_no_file_beside_it_is_refused(tmp_path):
         Checkpoint(path).save(made)
         spoil(path, lambda state, wrong=wrong: state.update(ledger=wrong))
         with pytest.raises(ValueError, match="does not state which file contains its ledger"):
-            load_checkpoint(made, path)
+            Checkpoint(path).load(made)
 
 
 @pytest.mark.parametrize("text", ["", "round\n", "a,b\n1,2\n", '"', "\x00"])
@@ -178,7 +178,7 @@ def test_entries_that_are_none_are_refused(text, tmp_path):
         if name == "ledger" or text:
             spoil(path, lambda state, name=name: state.update({name: ["any", growing.size, growing.sha256]}))
             with pytest.raises(ValueError, match="is not a checkpoint"):
-                load_checkpoint(made, path)
+                Checkpoint(path).load(made)
     assert states_equal(made.state_dict(), before)
 
 
@@ -188,12 +188,12 @@ def test_entries_that_change_after_they_were_written_are_written_again(tmp_path)
     kept.save(made)
     made.ledger.add(1, made.ledger.to_rows()[0]["client"], wire_up=11)
     kept.save(made)
-    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+    assert states_equal(read_checkpoint(tmp_path / "f.pt")[0], made.state_dict())
     (tmp_path / "f.pt.ledger-2.csv").unlink()
     run(made, 1)
     kept.save(made)
-    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
-    assert repr([asdict(r) for r in made.history]) == repr(read_checkpoint(tmp_path / "f.pt")["history"])
+    assert states_equal(read_checkpoint(tmp_path / "f.pt")[0], made.state_dict())
+    assert repr([asdict(r) for r in made.history]) == repr(read_checkpoint(tmp_path / "f.pt")[0]["history"])
 
 
 def test_checkpoints_that_alternate_each_have_what_changed(tmp_path):
@@ -205,7 +205,7 @@ def test_checkpoints_that_alternate_each_have_what_changed(tmp_path):
     for _ in range(2):
         for one in (other, kept):
             one.save(made)
-            assert states_equal(read_checkpoint(one.path), made.state_dict())
+            assert states_equal(read_checkpoint(one.path)[0], made.state_dict())
         run(made, 1)
 
 
@@ -218,7 +218,7 @@ def test_the_history_is_json_whatever_f_is(value, tmp_path):
     for line in (tmp_path / "f.pt.history.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     again = federation()
-    load_checkpoint(again, tmp_path / "f.pt")
+    Checkpoint(tmp_path / "f.pt").load(again)
     assert list(map(str, (record.fun for record in again.history))) == [str(value)] * 2
 
 
@@ -239,17 +239,17 @@ def test_queries_of_fzoos_are_appended(tmp_path):
         assert after.startswith(before)
         sizes.append((path.stat().st_size, len(after) - len(before)))
         before = after
-        assert states_equal(read_checkpoint(path), made.state_dict())
+        assert states_equal(read_checkpoint(path)[0], made.state_dict())
     queries = made.ledger.total("queries")
     assert sizes[-1][0] <= sizes[3][0] + 100 and sizes[-1][1] < sizes[3][1] + 100
     assert 0 < len(before) - queries * 8 * 6 < 8 * 3 * 120  # 48 bytes a query, and a line for each client and save
     again = fzoos()
-    kept = load_checkpoint(again, path)
+    kept = Checkpoint(path).load(again)
     for one in (made, again):
         run(one, 2)
     kept.save(again)
     assert trace(again) == trace(made) and rows.read_bytes().startswith(before)
-    assert states_equal(read_checkpoint(path), made.state_dict())
+    assert states_equal(read_checkpoint(path)[0], made.state_dict())
 
 
 def test_queries_of_a_client_that_is_new_are_written_again(tmp_path):
@@ -260,7 +260,7 @@ def test_queries_of_a_client_that_is_new_are_written_again(tmp_path):
     made.host.restart(1)
     run(made, 1)
     kept.save(made)
-    assert states_equal(read_checkpoint(path), made.state_dict())
+    assert states_equal(read_checkpoint(path)[0], made.state_dict())
     assert (tmp_path / "f.pt.rows-2.bin").exists() and not (tmp_path / "f.pt.rows.bin").exists()
 
 
@@ -275,9 +275,9 @@ def test_a_save_of_queries_that_fails_is_made_up_for(tmp_path, monkeypatch):
         with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
             patch.setattr(*broken, full_disk)
             kept.save(made)
-        assert states_equal(read_checkpoint(path), older)
+        assert states_equal(read_checkpoint(path)[0], older)
     kept.save(made)
-    assert states_equal(read_checkpoint(path), made.state_dict())
+    assert states_equal(read_checkpoint(path)[0], made.state_dict())
 
 
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
@@ -289,7 +289,7 @@ def test_rows_that_do_not_fit_are_refused(change, tmp_path):
     Checkpoint(tmp_path / "other" / "f.pt").save(other)
     change(tmp_path, "f.pt.rows.bin")
     with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint of this federation: .*rows\.bin"):
-        load_checkpoint(fzoos(), tmp_path / "f.pt")
+        Checkpoint(tmp_path / "f.pt").load(fzoos())
 
 
 @pytest.mark.parametrize("data", [b"x", b"{}\n", b'{"place": "0", "bytes": [8, 8, 0], "dtype": "float64"}\n12345678'])
@@ -301,4 +301,4 @@ def test_records_that_are_none_are_refused(data, tmp_path):
     growing.append(data)
     spoil(path, lambda state: state.update(rows=["any", growing.size, growing.sha256]))
     with pytest.raises(ValueError, match="is not a checkpoint"):
-        load_checkpoint(fzoos(), path)
+        Checkpoint(path).load(fzoos())

@@ -144,5 +144,5 @@ def test_what_is_no_tensor_is_answered_by_arrays(x0):
 
 
 def test_a_checkpoint_without_its_folder_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"folder of checkpoint .*nowhere.run.pt. does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"checkpoint is .*nowhere.run.pt., whose folder does not exist"):
         minimize(lambda x: float(x @ x), np.ones(2), "rgf", max_queries=6, checkpoint=tmp_path / "nowhere" / "run.pt")
