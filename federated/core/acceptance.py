@@ -21,7 +21,6 @@ from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 
 Accept = Literal["always", "monotone"]
-ACCEPTS: tuple[Accept, ...] = ("always", "monotone")
 """Values of the option ``accept``."""
 
 
@@ -95,23 +94,15 @@ class Acceptance:
         after, before = self._values(reports)
         return {client: after[client] - before[client] for client in reports}
 
-    def decide(
-        self,
-        reports: Mapping[int, Report],
-        weights: tuple[float, ...],
-        mean_of: Callable[[Mapping[int, Tensor]], Tensor] | None = None,
-    ) -> bool:
+    def decide(self, reports: Mapping[int, Report], mean_of: Callable[[Mapping[int, Tensor]], Tensor]) -> bool:
         """Returns whether x_r is accepted, and stores the clients' values at the accepted model.
 
-        x_r is accepted if Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}) over the clients that reported, or, with a robust mean
-        ``mean_of``, if the robust mean of fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
+        x_r is accepted if the mean of fᵢ(x_r) − fᵢ(x_{r−1}) over the clients that reported is negative; ``mean_of`` is
+        the algorithm's mean, weighted or robust.
         """
         after, before = self._values(reports)
-        if mean_of is None:
-            fell = sum(weights[c] * after[c] for c in reports) < sum(weights[c] * before[c] for c in reports)
-        else:
-            changes = {c: torch.tensor([change], dtype=torch.float64) for c, change in self.changes(reports).items()}
-            fell = float(mean_of(changes)) < 0.0
+        changes = {c: torch.tensor([after[c] - before[c]], dtype=torch.float64) for c in reports}
+        fell = float(mean_of(changes)) < 0.0
         self.values = after if fell else before
         return fell
 

@@ -9,6 +9,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from statistics import median as median_of
 
 import torch
@@ -30,12 +31,17 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
     """
     if not vectors or len(vectors) != len(weights):
         raise ValueError(f"each vector needs a weight, got {len(vectors)} vectors and {len(weights)} weights")
-    wide = torch.promote_types(vectors[0].dtype, torch.float64)
     equal = all(w == weights[0] for w in weights)
-    total = torch.zeros_like(vectors[0], dtype=wide)
-    for vector, weight in zip(vectors, weights, strict=True):
-        total = total.add_(vector) if equal else total.add_(vector.to(wide), alpha=float(weight))
+    total = weighted_sum(vectors, None if equal else weights)
     return total.div_(len(vectors) if equal else sum(weights)).to(vectors[0].dtype)
+
+
+def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
+    """Returns Σ wᵢ vᵢ, or Σ vᵢ if ``weights`` is None, summed in the given order in float64."""
+    total = torch.zeros_like(vectors[0], dtype=torch.promote_types(vectors[0].dtype, torch.float64))
+    for vector, weight in zip(vectors, weights or repeat(None), strict=False):
+        total = total.add_(vector) if weight is None else total.add_(vector.to(total.dtype), alpha=float(weight))
+    return total
 
 
 def median(vectors: Sequence[Tensor]) -> Tensor:

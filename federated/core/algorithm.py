@@ -86,6 +86,7 @@ from optimizers.core.options import (
     positive_integer,
     refuse_unknown,
 )
+from optimizers.core.state import check_match
 from optimizers.core.values import parse_point
 from optimizers.directions.directions import MAX_STEP, Directions
 
@@ -322,12 +323,7 @@ class Algorithm(ABC):
 
     def check_configuration(self, theirs: Mapping[str, Any], whose: str = "the other party") -> None:
         """Raises ``ValueError`` for the first option in which another party's configuration differs."""
-        ours = self.configuration
-        for name in [*theirs, *ours]:
-            given, accepted = theirs.get(name), ours.get(name)
-            if given != accepted:
-                what = "number of clients" if name == "clients" else name
-                raise ValueError(f"{whose}'s {what} is {given!r:.200}, but this federation's is {accepted!r:.200}")
+        check_match(theirs, self.configuration, whose, "this federation")
 
 
 def client_seed(seed: int, number: int) -> int:

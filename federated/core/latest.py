@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
+from federated.core.aggregation import weighted_sum
 from federated.core.messages import MessageError, TensorSpec
 from federated.core.restoring import check_integers
 
@@ -94,17 +94,10 @@ class LatestVectors:
         numbers = range(group * BRANCHES, (group + 1) * BRANCHES)
         if self._levels:
             parts = [self._levels[-1][number] for number in numbers if number in self._levels[-1]]
-            total = torch.zeros_like(parts[0][0])
-            for part, _ in parts:
-                total.add_(part)
-            return total, sum(weight for _, weight in parts)
+            return weighted_sum([total for total, _ in parts], None), sum(weight for _, weight in parts)
         clients = [number for number in numbers if number in self._vectors]
-        first = self._vectors[clients[0]]
-        total = torch.zeros_like(first, dtype=torch.promote_types(first.dtype, torch.float64))
-        for client in clients:
-            vector, weight = self._vectors[client], self.weights[client]
-            total = total.add_(vector) if self._equal else total.add_(vector.to(total.dtype), alpha=float(weight))
-        return total, sum(self.weights[client] for client in clients)
+        vectors, weights = [self._vectors[c] for c in clients], [self.weights[c] for c in clients]
+        return weighted_sum(vectors, None if self._equal else weights), sum(weights)
 
 
 def among(client: int | None, clients: Sequence[int]) -> bool:

@@ -73,8 +73,6 @@ class Message:
 
     def to(self, device: torch.device) -> Self:
         """Returns the message with its tensors on a device."""
-        if all(t.device == device for t in self.tensors.values()):
-            return self
         return dataclasses.replace(self, tensors={k: t.to(device) for k, t in self.tensors.items()})
 
 

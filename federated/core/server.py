@@ -41,21 +41,13 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A report that was refused or is missing: the client and the reason."""
-
-    client: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The result of a phase.
 
     Attributes:
         phase: the phase's name.
         accepted: clients whose reports were used.
-        refused: refused and missing reports with reasons, including late ones from other rounds.
+        refused: refused and missing reports with reasons, without content, including late ones from other rounds.
         skipped: why the round is skipped; None otherwise.
         rejected: whether ``accept="monotone"`` restored the previous model.
         ended: whether the round has ended.
@@ -63,7 +55,7 @@ class Outcome:
 
     phase: str
     accepted: tuple[int, ...]
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[Arrival, ...] = ()
     skipped: str | None = None
     rejected: bool = False
     ended: bool = False
@@ -83,17 +75,15 @@ class Server(ABC):
     round: int
     participants: tuple[int, ...]
     _phase: int
-    _all_known: bool = False
+    _all_known: bool
 
     def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm = algorithm
-        self._acceptance: Acceptance | None = None
-        self._begin_round(1)
+        self.algorithm, self.gate = algorithm, Gate()
         self._start()
-        self.gate = Gate()
-        if algorithm.asks_acceptance:
-            self._acceptance = Acceptance(self.x, {})
-        self._settling = Settling.at(algorithm.search(self.x)) if algorithm.settles else None
+        x = algorithm.search(self.x)
+        self._acceptance = Acceptance(self.x, {}) if algorithm.asks_acceptance else None
+        self._settling = Settling(x, torch.zeros_like(x)) if algorithm.settles else None
+        self._begin_round(1)
 
     # For subclasses to implement.
 
@@ -183,7 +173,7 @@ class Server(ABC):
         """
         number, phase = self.round, self.phase
         accepted: dict[int, Report] = {}
-        refused: list[Refusal] = []
+        refused: list[Arrival] = []
         for given in arrivals:
             arrival = given if isinstance(given, Arrival) else Arrival(given.client, given)
             try:
@@ -194,13 +184,13 @@ class Server(ABC):
                     raise MessageError("a second report of the same phase")
                 accepted[report.client] = report
             except MessageError as error:
-                refused.append(Refusal(arrival.client, str(error)))
+                refused.append(Arrival(arrival.client, None, str(error)))
         heard = set(accepted) | {refusal.client for refusal in refused}
-        refused += [Refusal(c, "no report arrived") for c in self.participants if c not in heard]
+        refused += [Arrival(c, None, "no report arrived") for c in self.participants if c not in heard]
         reports = {client: accepted[client] for client in sorted(accepted)}
         lengths = self._lengths(phase, reports)
         for client, reason in self.gate.left_out(phase, lengths, self.algorithm.gate).items():
-            refused.append(Refusal(client, reason))
+            refused.append(Arrival(client, None, reason))
             del reports[client]
             lengths = {name: {c: n for c, n in given.items() if c != client} for name, given in lengths.items()}
         for refusal in refused:
@@ -316,8 +306,7 @@ class Server(ABC):
         skipped = None if len(reports) >= self.algorithm.needed else few if reports else "no valid report"
         acceptance, rejected = self._acceptance, False
         if acceptance is not None and phase == ACCEPT:
-            robust = None if self.algorithm.aggregation == "mean" else self.mean_of
-            rejected = skipped is not None or not acceptance.decide(reports, self.algorithm.weights, robust)
+            rejected = skipped is not None or not acceptance.decide(reports, self.mean_of)
             if rejected:
                 self._take_back(acceptance.previous)
         elif skipped is None:

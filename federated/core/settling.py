@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from federated.core.messages import Broadcast, MessageError
 
 Rate = Literal["constant", "settling"]
-RATES: tuple[Rate, ...] = ("constant", "settling")
 """Values of the option ``rate_schedule``."""
 
 REVERSED, ALIGNED = 0.0, 0.5
@@ -43,11 +41,6 @@ class Settling:
     x: Tensor
     move: Tensor
     scale: float = 1.0
-
-    @classmethod
-    def at(cls, x: Tensor) -> Settling:
-        """Returns the state before the first round."""
-        return cls(x, torch.zeros_like(x))
 
     def after(self, x: Tensor, rejected: bool) -> Settling:
         """Returns the state after a round that ended with the model x."""

@@ -146,8 +146,10 @@ class Federation:
 
     def run_phase(self) -> Outcome:
         """Runs the next phase: a broadcast, the clients' work and the aggregation."""
-        number, missing = self.server.round, list[Arrival]()
-        services = self.host.serve_all(self._requests(number, missing))
+        number, participants = self.server.round, self.server.participants
+        absent = self.host.absent(participants)
+        missing = [Arrival(client, None, absent[client]) for client in participants if client in absent]
+        services = self.host.serve_all(self._requests(number, [c for c in participants if c not in absent]))
         outcome = self.server.aggregate(chain(missing, self._arrivals(number, services)))
         for refusal in outcome.refused:
             self.ledger.refuse(number, refusal.client, refusal.reason)
@@ -198,17 +200,11 @@ class Federation:
             yield Arrival(service.client, service.report, service.reason)
             del service
 
-    def _requests(self, number: int, arrivals: list[Arrival]) -> list[Request]:
-        """Returns requests to the reachable participants, and adds the reasons for the others to ``arrivals``."""
+    def _requests(self, number: int, clients: Sequence[int]) -> list[Request]:
+        """Returns requests to clients, with encoded broadcasts that are booked as sent."""
+        made = dict[Any, Any]()
         shared = None if self.algorithm.personal else self._encoded(self.server.broadcast())
-        requests, made = [], dict[Any, Any]()
-        absent = self.host.absent(self.server.participants)
-        for client in self.server.participants:
-            if client in absent:
-                arrivals.append(Arrival(client, None, absent[client]))
-                continue
-            requests.append(Request(client, self._sent(number, client, shared or self._personal(client, made))))
-        return requests
+        return [Request(c, self._sent(number, c, shared or self._personal(c, made))) for c in clients]
 
     def _after_catch_up(self, number: int, service: Service) -> Service:
         """Returns the service, or a new one after a client that was behind has caught up."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -180,7 +179,7 @@ class Host:
             left = None if self.timeout is None else start + self.timeout - time.monotonic()
             if left is not None and left <= 0.0:
                 raise OutOfTime
-            limit = Limit(None, left, os.getpid(), threads=False)
+            limit = Limit(None, left, threads=False)
             try:
                 values, retries = limit(partial(evaluate, _made(batch, evaluate), UNLIMITED))
             except OutOfTime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 from scipy.optimize import OptimizeResult
@@ -70,9 +70,7 @@ class FederatedResult(OptimizeResult):
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Returns one row per round, indexed by round from 0, with the entries of ``RoundRecord`` as columns."""
-        columns = [field.name for field in fields(RoundRecord)]
-        rows = [[getattr(record, name) for name in columns] for record in self.history]
-        return import_pandas().DataFrame(rows, columns=columns).set_index("round")
+        return import_pandas().DataFrame([vars(record) for record in self.history]).set_index("round")
 
     def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
         """Plots F at the model after each round.

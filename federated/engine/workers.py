@@ -66,13 +66,9 @@ class WorkerPool:
         host = Host(algorithm, *(({}, {}) if self._given else (evaluators, gradients)), timeout)
         if self._given is not None:
             _picklable((host, *(() if isinstance(evaluators, LazyMapping) else self._given)))
-        settings: Any = {
-            "mp_context": multiprocessing.get_context(start_method),
-            "initializer": _start,
-            "initargs": (host, torch.get_num_threads()),
-        }
+        context, initargs = multiprocessing.get_context(start_method), (host, torch.get_num_threads())
         before = set(multiprocessing.active_children())
-        self._pools = [ProcessPoolExecutor(1, **settings) for _ in range(min(workers, len(evaluators)))]
+        self._pools = [ProcessPoolExecutor(1, context, _start, initargs) for _ in range(min(workers, len(evaluators)))]
         for pool in self._pools:
             pool.submit(os.getpid)  # starts its process
         self._processes = set(multiprocessing.active_children()) - before

@@ -19,6 +19,7 @@ from torch import Tensor
 from federated.core.codec import MAX_HEADER, Entry, Frame, header_of, read_header, tensor_bytes
 from federated.core.messages import Message, MessageError
 from federated.core.reception import refusing
+from optimizers.core.files import saved
 
 ARRAYS = "arrays"
 HEADER = "header"
@@ -70,9 +71,7 @@ def size_of(content: RecordDict) -> int:
 
 def save_state(records: RecordDict, state: Mapping[str, Any]) -> None:
     """Stores a client's ``state_dict`` in a node's state."""
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
-    records[STATE] = ConfigRecord({"state": buffer.getvalue()})
+    records[STATE] = ConfigRecord({"state": bytes(saved(dict(state)))})
 
 
 def load_state(records: RecordDict) -> dict[str, Any] | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack, get_args
 
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPTS, Accept
+from federated.core.acceptance import Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec, Report
 from federated.core.server import Server
-from federated.core.settling import RATES, Rate
+from federated.core.settling import Rate
 from optimizers.core.options import check_boolean, check_choice
 from optimizers.first_order import FirstOrder, UpdateRule
 
@@ -63,9 +63,9 @@ class LocalSteps(Algorithm):
         **common: Unpack[FederatedOptions],
     ) -> None:
         self.update_rule, self.reset_rule = update_rule, check_boolean("reset_rule", reset_rule)
-        self.accept = check_choice("accept", accept, ACCEPTS)
+        self.accept = check_choice("accept", accept, get_args(Accept))
         self.asks_acceptance = accept == "monotone"
-        self.rate_schedule = check_choice("rate_schedule", rate_schedule, RATES)
+        self.rate_schedule = check_choice("rate_schedule", rate_schedule, get_args(Rate))
         self.settles = self.rate_schedule == "settling"
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)

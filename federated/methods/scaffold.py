@@ -127,18 +127,15 @@ class TableServer(Server):
         self.state = TableState(a.x0, LatestVectors(a.weights, a.vector))
 
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
-        return {"x": self.state.x, "control": self._mean_control()}
+        """x, and Σᵢ pᵢ cᵢ over the clients that have reported a cᵢ, by the chosen aggregation; initially zero."""
+        s = self.state
+        return {"x": s.x, "control": self.mean_of_latest(s.controls) if len(s.controls) else torch.zeros_like(s.x)}
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
         s = self.state
         x = self.moved(s.x, self.combine("x", reports))
         controls = s.controls.replaced({client: report.tensors["control"] for client, report in reports.items()})
         self.state = TableState(x, controls)
-
-    def _mean_control(self) -> Tensor:
-        """Returns Σᵢ pᵢ cᵢ over the clients that have reported one, by the chosen aggregation; initially zero."""
-        s = self.state
-        return self.mean_of_latest(s.controls) if len(s.controls) else torch.zeros_like(s.x)
 
 
 class TableClient(DescentClient):

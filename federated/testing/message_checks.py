@@ -9,9 +9,8 @@ import torch
 
 from federated.core.client import Client
 from federated.core.codec import encode
-from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec
+from federated.core.messages import Broadcast, MessageError, MessageSpec
 from federated.core.server import Arrival
-from federated.engine.federation import Federation
 from federated.testing.harness import Factory, Promises, make, problem, states_equal
 from optimizers.testing.harness import raises
 
@@ -58,7 +57,9 @@ def check_fingerprints(factory: Factory, promises: Promises) -> None:
     """Servers and clients with different options refuse each other's messages and name the option."""
     ours, theirs = make(factory, promises), make(factory, promises, seed=7)
     server, stranger = ours.server, theirs.algorithm.client(0, problem()[0].gradient)
-    foreign = _exchange(theirs)[1]
+    stranger.receive(theirs.server.broadcast(0))
+    _work(stranger)
+    foreign = stranger.report()
     for receive in (lambda: stranger.receive(server.broadcast(0)), lambda: server.check(foreign, 0)):
         assert "fingerprint" in str(raises(MessageError, receive))
     error = raises(ValueError, lambda: ours.algorithm.check_configuration(theirs.algorithm.configuration))
@@ -69,19 +70,6 @@ def _work(client: Client) -> None:
     objective = problem()[client.number]
     while (batch := client.ask()) is not None:
         client.tell(batch, [objective(x) for x in batch])
-
-
-def _exchange(federation: Federation) -> list[Any]:
-    """Returns the current phase's broadcast and the report of a new client 0."""
-    client = federation.algorithm.client(0, problem()[0].gradient)
-    broadcast = federation.server.broadcast(0)
-    try:
-        client.receive(broadcast)
-    except BehindError:
-        client.catch_up(federation.server.catch_up(client.position(), 0))
-        client.receive(broadcast)
-    _work(client)
-    return [broadcast, client.report()]
 
 
 def _variants(message: Broadcast, spec: MessageSpec) -> list[Broadcast]:

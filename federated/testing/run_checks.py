@@ -27,6 +27,7 @@ from federated.testing.harness import (
     states_equal,
     trace,
 )
+from optimizers.core.files import saved
 from optimizers.testing.harness import disturb_generators, generator_states, raises
 
 
@@ -184,8 +185,5 @@ def _under_way(federation: Federation) -> dict[str, Any]:
 
 
 def _through_file(federation: Federation) -> dict[str, Any]:
-    buffer = io.BytesIO()
-    torch.save(federation.state_dict(), buffer)
-    buffer.seek(0)
-    loaded: dict[str, Any] = torch.load(buffer, weights_only=True)
+    loaded: dict[str, Any] = torch.load(io.BytesIO(saved(federation.state_dict())), weights_only=True)
     return loaded

@@ -128,9 +128,11 @@ def check_complete(state: Any, names: Iterable[str]) -> None:
         raise ValueError(f"not a state of an optimizer: missing are {', '.join(sorted(missing))}")
 
 
-def check_match(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def check_match(
+    theirs: Mapping[str, Any], ours: Mapping[str, Any], whose: str = "the state", own: str = "this optimizer"
+) -> None:
     """Raises ``ValueError`` for the first name whose value differs between a state and the optimizer."""
     for name in [*theirs, *ours]:
         if theirs.get(name) != ours.get(name):
             given, accepted = (f"{d.get(name)!r:.200}" for d in (theirs, ours))
-            raise ValueError(f"the state has {name} {given}, this optimizer has {accepted}")
+            raise ValueError(f"{whose} has {name} {given}, {own} has {accepted}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from types import FrameType
 from typing import TypeVar
@@ -43,14 +43,14 @@ class Limit:
     Attributes:
         query: seconds after which the query fails, or None.
         left: seconds after which the run ends, or None.
-        process: the run's process. Any other process is killed if its query does not end.
         threads: whether the query may run in a separate thread, which is abandoned at the limit.
+        process: the run's process, by default this one. Any other process is killed if its query does not end.
     """
 
     query: float | None
     left: float | None
-    process: int
     threads: bool = True
+    process: int = field(default_factory=os.getpid)
 
     def __call__(self, call: Callable[[], T]) -> T:
         """Calls a function and returns its result.
@@ -93,7 +93,7 @@ class Limit:
             timer.cancel()
 
 
-UNLIMITED = Limit(None, None, os.getpid())
+UNLIMITED = Limit(None, None)
 
 
 class Limits:
@@ -121,7 +121,7 @@ class Limits:
     def of_a_query(self, *, here: bool) -> Limit:
         """The limit of a query that begins now, plus ``SLACK`` unless it runs ``here``, in this process."""
         left = None if self.end == inf else max(self.left, LEAST) + (0.0 if here else SLACK)
-        return Limit(self.query, left, os.getpid(), self.threads)
+        return Limit(self.query, left, self.threads)
 
 
 def _has_signal() -> bool:

@@ -5,12 +5,11 @@ import torch
 
 from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
 from federated import algorithm_class, make_federation
-from federated.methods.fzoos.gamma import corrections
 from federated.testing import CHECKS, Promises, Quadratic, algorithm_factory, start
 from federated.testing.fault_checks import check_failed_queries
 from federated.testing.message_checks import check_bad_broadcasts
 from federated.testing.run_checks import check_ledger, check_participation, check_resume
-from tests.federated.methods.fzoos.checks import floats_of_a_round
+from tests.federated.methods.fzoos.checks import corrections, floats_of_a_round
 
 F64 = torch.float64
 N, D = 5, 6

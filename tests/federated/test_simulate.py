@@ -136,13 +136,13 @@ def test_another_configuration_cannot_resume(tmp_path):
         ({"local_steps": 3}, "local_steps"),
         ({"smoothing_radius": 0.1}, "smoothing_radius"),
     ):
-        with pytest.raises(ValueError, match=f"the state's {word}"):
+        with pytest.raises(ValueError, match=f"the state has {word} "):
             simulate("fedzo", objectives, X0, rounds=2, checkpoint=path, **OPTIONS | change)
     with pytest.raises(ValueError, match="algorithm"):
         simulate("fedprox", objectives, X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="began at another x0"):
         simulate("fedzo", objectives, X0 + 0.01, rounds=2, checkpoint=path, **OPTIONS)
-    with pytest.raises(ValueError, match=r"number of clients is 4, .*federation's is 3"):
+    with pytest.raises(ValueError, match=r"the state has clients 4, this federation has 3"):
         simulate("fedzo", objectives[:3], X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="dimension"):
         simulate("fedzo", [f.value for f in objectives], X0[:3], rounds=2, checkpoint=path, **OPTIONS)
@@ -455,7 +455,7 @@ def test_a_run_goes_on_from_one_process_in_several(start_method, tmp_path):
     alone = make_federation("scaffold2", clients(), X0, **OPTIONS)
     for _ in range(4):
         alone.run_round()
-    assert states_equal(read_checkpoint(path), alone.state_dict())
+    assert states_equal(read_checkpoint(path)[0], alone.state_dict())
 
 
 def test_float32_stays_float32_with_any_default():

@@ -5,7 +5,7 @@ Versions count the changes of x and w. A client with other versions than a messa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from federated.core.algorithm import RoundSkipped
 from federated.core.latest import LatestVectors, among
 from federated.core.messages import BehindError, Broadcast, Plain
+from federated.core.server import Server
 
 
 @dataclass
@@ -86,21 +87,16 @@ class ServerState:
         """Returns the state with a new x, which no client has yet."""
         return replace(self, x=x, before=before, x_version=self.x_version + 1, x_holders=[])
 
-    def with_surrogates(
-        self,
-        sent: Mapping[int, Tensor],
-        mean_of: Callable[[Mapping[int, Tensor]], Tensor],
-        mean_of_latest: Callable[[LatestVectors], Tensor],
-    ) -> ServerState:
-        """Returns the state with the clients' new wᵢ, and the means over all latest wᵢ and over the new wᵢ.
+    def with_surrogates(self, sent: Mapping[int, Tensor], server: Server) -> ServerState:
+        """Returns the state with the clients' new wᵢ, and the server's means over all latest wᵢ and over the new wᵢ.
 
         Raises:
             RoundSkipped: if a mean is not finite.
         """
         surrogates, present = self.surrogates.replaced(sent), sorted(sent)
-        w = w_present = mean_of_latest(surrogates)
+        w = w_present = server.mean_of_latest(surrogates)
         if len(present) != len(surrogates):
-            w_present = mean_of(sent)
+            w_present = server.mean_of(sent)
         if not bool(torch.isfinite(w).all() and torch.isfinite(w_present).all()):
             raise RoundSkipped("the mean of the surrogates is not finite")
         changed = replace(self, surrogates=surrogates, present=present, w=w, w_present=w_present)

@@ -272,7 +272,7 @@ class FZooSServer(Server):
                 s = s.with_model(self.moved(s.x, self.combine("x", reports)), s.x)  # line 10: x_r = Σ pᵢ xᵢ
             if a.corrects and phase == a.phase_of_weights:
                 sent = {client: report.tensors["w"] for client, report in reports.items()}
-                s = s.with_surrogates(sent, self.mean_of, self.mean_of_latest)  # line 10: w_r = Σ pᵢ wᵢ
+                s = s.with_surrogates(sent, self)  # line 10: w_r = Σ pᵢ wᵢ
             if phase == a.rule.phase:
                 s = self._with_gamma(s, reports)
         self.state = s.with_holders(phase, reports.keys())

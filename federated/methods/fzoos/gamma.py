@@ -178,12 +178,6 @@ def gamma_rule(gamma: Gamma) -> GammaRule:
     return Schedule(gamma if callable(gamma) and not isinstance(gamma, type) else _checked(gamma))
 
 
-def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
-    """Returns cᵢ = Σⱼ pⱼ gⱼ − gᵢ for gᵢ = ∇μ̂ᵢ(x), both ``... x N x d``; the shares pᵢ need not sum to 1."""
-    p = (shares / shares.sum()).to(gradients)
-    return (p[:, None] * gradients).sum(-2, keepdim=True) - gradients
-
-
 def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
     """Returns Σ pᵢ ‖cᵢ‖², summed over the points; 0 if it is below 1e-12 Σ pᵢ ‖∇μ̂ᵢ‖² (rounding errors).
 

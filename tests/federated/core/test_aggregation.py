@@ -20,8 +20,8 @@ def vectors(n, d=7, dtype=torch.float64):
 )
 @pytest.mark.slip(
     "federated/core/aggregation.py",
-    "total.add_(vector.to(wide), alpha=float(weight))",
-    "total.add_(vector.to(wide), alpha=1.0)",
+    "total.add_(vector.to(total.dtype), alpha=float(weight))",
+    "total.add_(vector.to(total.dtype), alpha=1.0)",
     "a mean without the weights p_i",
     of="federated/fedavg federated/fedzo federated/fedprox federated/scaffold1 federated/scaffold2",
 )

@@ -79,7 +79,7 @@ def test_client_seeds_do_not_collide():
 def test_every_option_enters_the_fingerprint(name, options):
     plain, other = fedzo(), fedzo(**options)
     assert plain.fingerprint != other.fingerprint
-    with pytest.raises(ValueError, match=f"the state's {name}"):
+    with pytest.raises(ValueError, match=f"the state has {name} "):
         plain.check_configuration(other.configuration, "the state")
 
 

@@ -258,7 +258,7 @@ REFUSED = {
     "client beyond the federation": ({"client": 3}, {}, "client=3, expected at most 2"),
     "client of another type": ({"client": "0"}, {}, "client must be a whole number, got '0': write client=0"),
     "other failure policy": ({"on-failure": "ignore"}, {}, "on_failure must be"),
-    "another configuration": ({}, {"seed": 1}, "the server's seed is 0, but this federation's is 1"),
+    "another configuration": ({}, {"seed": 1}, "the server has seed 0, this federation has 1"),
     "another algorithm": ({}, {"algorithm": "fedprox"}, "fedzo"),
     "the client of another node": (
         {"client": 1, "arguments": "number = 1"},

@@ -39,7 +39,7 @@ def federation(method, seed=0, d=6, clients=3, **options):
 
 def test_the_rate_is_halved_where_the_model_turns_back_and_grows_where_it_goes_on():
     at = lambda *x: torch.tensor(x, dtype=torch.float64)  # noqa: E731
-    rule = Settling.at(at(0.0, 0.0))
+    rule = Settling(at(0.0, 0.0), at(0.0, 0.0))
     seen = []
     for x in [(1, 0), (2, 0), (1.5, 0), (1.5, 1), (1.5, 2), (1.4, 3), (1.4, 3), (1.4, 2), (1.4, 3)]:
         rule = rule.after(at(*map(float, x)), False)

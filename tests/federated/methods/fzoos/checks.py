@@ -2,7 +2,11 @@
 
 import math
 
-from federated.methods.fzoos.gamma import corrections
+
+def corrections(gradients, shares):
+    """cᵢ = Σⱼ pⱼ gⱼ − gᵢ."""
+    p = (shares / shares.sum()).to(gradients)
+    return (p[:, None] * gradients).sum(-2, keepdim=True) - gradients
 
 
 def disparity(means, gradients, shares, truth, gamma):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
-from federated.methods.fzoos.gamma import CLIENT_BLOCK, Adaptive, clipped, corrections, squared_corrections
+from federated.methods.fzoos.gamma import CLIENT_BLOCK, Adaptive, clipped, squared_corrections
 from surrogates import FourierFeatures, rbf_kernel
 from surrogates.window.local_options import LocalSurrogateOptions
-from tests.federated.methods.fzoos.checks import disparity, vertex
+from tests.federated.methods.fzoos.checks import corrections, disparity, vertex
 
 F64 = torch.float64
 N, D, M = 5, 6, 120
