@@ -80,9 +80,8 @@ class Server(ABC):
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm, self.gate = algorithm, Gate()
         self._start()
-        x = algorithm.search(self.x)
         self._acceptance = Acceptance(self.x, {}) if algorithm.asks_acceptance else None
-        self._settling = Settling(x, torch.zeros_like(x)) if algorithm.settles else None
+        self._settling = Settling(x := algorithm.search(self.x), torch.zeros_like(x)) if algorithm.settles else None
         self._begin_round(1)
 
     # For subclasses to implement.
