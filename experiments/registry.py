@@ -67,6 +67,9 @@ BENCHMARKS = {"problems": "experiments.benchmarks.problems.command"} | {
 SCOREBOARDS = "problems-"
 """Prefix of the ids of results that the benchmark ``problems`` writes."""
 
+CONSTRAINED_SCOREBOARDS = ("problems-bbob-constrained", "problems-bbob-mixint", "problems-tuning")
+"""Prefixes of those with constraints, integers or hyperparameters, which have a page of their own."""
+
 
 class UnknownNameError(ValueError):
     """Raised for a name that is not registered; the message suggests the closest registered names."""

@@ -43,7 +43,9 @@ class Entry:
 
     @property
     def page(self) -> str:
-        """The name of its page without suffix: its paper, or ``scoreboards``."""
+        """The name of its page without suffix: its paper, ``scoreboards`` or ``scoreboards-constrained``."""
+        if self.id.startswith(registry.CONSTRAINED_SCOREBOARDS):
+            return "scoreboards-constrained"
         return "scoreboards" if self.id.startswith(registry.SCOREBOARDS) else self.paper
 
 

@@ -25,7 +25,10 @@ from experiments.running.results import ResultsError
 INDEX = "index.md"
 GUIDE = "which-method.md"
 REAL_DATA = "real-data.md"
-TITLES = PAPERS | {"scoreboards": "Scoreboards: third-party problems"}
+TITLES = PAPERS | {
+    "scoreboards": "Scoreboards: third-party problems",
+    "scoreboards-constrained": "Scoreboards: constraints, integers and hyperparameters",
+}
 """The title of each page of results."""
 
 SUMMARIES = read_toml("summary.toml")
