@@ -24,8 +24,7 @@ class ScalarDisplacement(Displacement):
     """H = hI with h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over the coordinates.
 
     ``update`` and ``reset`` mean the same as in ``Displacement``: which displacements of a round update h, with which
-    root of h they are computed, and after how many rounds h returns to h₀. ``initial``
-    is a single number.
+    root of h they are computed, and after how many rounds h returns to h₀. ``initial`` is a single number.
     """
 
     def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:

@@ -81,8 +81,9 @@ class SmoothMethod(Optimizer):
     values, L doubles and the method restarts from the best point. A batch whose base point fails is not used; after
     three such batches in a row, the method restarts from the best point. By default, lengths are in user units.
 
-    A subclass defines ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``, which restarts from the
-    iterate with the present L.
+    A subclass defines ``_method_ask`` and ``_method_tell``. It defines ``_method_queries`` if a step does not query as
+    ``_estimator`` does, and ``_restart``, which restarts from the iterate with the present L, if its state depends on
+    earlier iterates.
 
     Args:
         smoothing_radius: β, the distance in differences of values; None: 1e-6 max(1, ‖x0‖∞), with √ε instead of 1e-6 in
