@@ -120,7 +120,7 @@ def search_from(
     An error before the first query is raised. A later one is logged under ``name`` and ends this start.
     """
     number = 0
-    while True:
+    while len(queries.values) < queries.max_queries:
         before = len(queries.values)
         try:
             search(start, number)

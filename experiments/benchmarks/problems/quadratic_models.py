@@ -1,10 +1,10 @@
 """Rivals with quadratic models: Powell's NEWUOA and BOBYQA in NLopt, Py-BOBYQA, and lq-CMA-ES in the package cma.
 
-Each keeps its package's defaults, except that its limit on evaluations is what is left of the budget, and that NLopt's
-two have a tolerance, which NLopt leaves to its user. These two also run with our trust region's initial radius. On
-noisy functions Py-BOBYQA is told of the noise, which turns on its restarts. lq-CMA-ES (``cma.fmin_lq_surr2``) searches
-the box as the unit cube, with the initial standard deviation that CMA-ES has here. A method that stops before its
-budget is spent restarts at a uniform point of the box.
+Each keeps its package's defaults, except that the budget limits its evaluations, and that NLopt's two have a tolerance,
+which NLopt leaves to its user. These two also run with our trust region's initial radius. On noisy functions Py-BOBYQA
+is told of the noise, which turns on its restarts. lq-CMA-ES (``cma.fmin_lq_surr2``) searches the box as the unit cube,
+with the initial standard deviation that CMA-ES has here. A method that stops before its budget is spent restarts at a
+uniform point of the box.
 """
 
 from __future__ import annotations

@@ -10,7 +10,15 @@ import pytest
 import torch
 from scipy import optimize
 
-from optimizers.comparison.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, outside_name, run_outside
+from optimizers.comparison.outside import (
+    NAMES,
+    NEED_DERIVATIVES,
+    SCIPY,
+    SEARCHES,
+    outside_name,
+    run_outside,
+    search_from,
+)
 from optimizers.comparison.queries import Queries
 from optimizers.core.constraints import ReturnedConstraints
 
@@ -239,6 +247,18 @@ def test_restarts_spend_the_budget_to_the_last_query(name, budget):
     assert len(stopped.values) < budget == len(asked.values)
     assert asked.values[: len(stopped.values)] == stopped.values, "the first start is the same"
     assert np.all(fun.points >= np.array(LOWER)) and np.all(fun.points <= np.array(UPPER))
+
+
+def test_no_start_follows_when_a_search_ends_with_the_budget():
+    asked, starts = queries(bowl, 6), []
+
+    def search(start, number):
+        starts.append(start)
+        for _ in range(3):
+            asked(start)
+
+    search_from(np.array(START), search, asked, np.random.default_rng(0), "three queries")
+    assert len(starts) == 2 and len(asked.values) == 6
 
 
 def test_a_restart_of_cma_has_twice_the_population(monkeypatch):
