@@ -820,3 +820,28 @@ def test_methods_with_quadratic_models_minimize_a_quadratic_in_the_box_and_resta
     assert queries.least < 1e-6
     if name.endswith("_wide"):
         assert rival.run.args[1] == rivals.OUR_RADIUS * 2 * rivals.SIDE
+
+
+@pytest.mark.parametrize("name", ["ngopt", "log_ei", "pybads_noisy", "optuna_gp"])
+def test_methods_that_search_the_whole_box_use_the_budget_and_keep_the_global_state(name):
+    rival, asked = RIVALS[name], []
+    for module in rival.needs:
+        pytest.importorskip(module)
+
+    def objective(x):
+        asked.append(x.copy())
+        return float(((x - 1.3) ** 2).sum())
+
+    side = torch.full((2,), 5.0, dtype=torch.float64)
+    states = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    runs_of = []
+    for _ in range(2):
+        asked.clear()
+        queries = Queries(objective, -side, side, 30, numpy=True)
+        rival.run(queries, np.full(2, -2.0), 7)
+        runs_of.append(np.array(asked))
+    assert runs_of[0].shape == (30, 2) and np.array_equal(*runs_of) and np.abs(runs_of[0]).max() <= 5.0
+    assert not rival.asks_start or np.array_equal(runs_of[0][0], [-2.0, -2.0])
+    assert queries.least < 1.0  # 21.8 at the start
+    assert np.array_equal(np.random.get_state()[1], states[0])  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), states[1])

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from optimizers import Space
+from optimizers.comparison.outside import box_of
 from optimizers.comparison.queries import Queries
 
 
@@ -28,8 +30,7 @@ def sample(sampler: str, queries: Queries, x0: np.ndarray, seed: int) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     domain = queries.domain
-    assert domain is not None and domain.space is not None, "samplers need a space"
-    space = domain.space
+    space = Space(np.transpose(box_of(queries))) if domain is None or domain.space is None else domain.space
     kinds = list(zip(space.lb, space.ub, space.log.tolist(), space.integrality, strict=True))
 
     def objective(trial: Any) -> float:
@@ -39,7 +40,8 @@ def sample(sampler: str, queries: Queries, x0: np.ndarray, seed: int) -> None:
             else trial.suggest_float(f"x{i}", low, high, log=log)
             for i, (low, high, log, whole) in enumerate(kinds)
         ]
-        return queries(domain.to_search(torch.tensor(x, dtype=torch.float64)).numpy())
+        point = torch.tensor(x, dtype=torch.float64)
+        return queries((point if domain is None else domain.to_search(point)).numpy())
 
     study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=seed))
     study.enqueue_trial({f"x{i}": int(x) if space.integrality[i] else float(x) for i, x in enumerate(x0)})

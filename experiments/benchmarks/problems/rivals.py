@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.benchmarks.problems.global_search import log_ei, ngopt, pybads
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.mixed_integer import sample
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
@@ -253,6 +254,36 @@ _TABLE = (
         asks_start=False,
         why="CMA-ES with a linear or quadratic surrogate",
     ),
+    Rival(
+        "ngopt",
+        ngopt,
+        most=40,
+        most_real=120,
+        factor=100,
+        asks_start=False,
+        needs=("nevergrad",),
+        suites=("bbob", "bbob-noisy", "real"),
+        why="nevergrad's choice among many methods",
+    ),
+    Rival(
+        "log_ei",
+        log_ei,
+        most=10,
+        most_real=20,
+        instances=1,
+        suites=("bbob", "real"),
+        why="BoTorch's default Bayesian optimization in the whole box; slow",
+    ),
+    Rival(
+        "pybads_noisy",
+        pybads,
+        most=10,
+        instances=1,
+        asks_start=False,
+        needs=("pybads",),
+        suites=("bbob-noisy",),
+        why="Bayesian adaptive direct search, told of the noise; slow",
+    ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences with d + 1 queries per gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
     Rival("random", _outside("random"), factor=100, suites=IN_A_BOX + CONSTRAINED + MIXED, why="the baseline"),
@@ -315,7 +346,7 @@ _TABLE = (
         functools.partial(sample, "GPSampler"),
         most=10,
         instances=1,
-        suites=MIXED,
+        suites=("bbob", *MIXED),
         needs=("optuna",),
         why="optuna's Gaussian process; slow",
     ),

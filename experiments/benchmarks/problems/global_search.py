@@ -1,0 +1,91 @@
+"""Rivals that search the whole box: BoTorch's default Bayesian optimization, PyBADS and nevergrad's NGOpt.
+
+Bayesian optimization is BoTorch's ``SingleTaskGP`` with its default priors, which depend on d, in the unit cube,
+refitted for each query, and the log expected improvement (Ament et al., NeurIPS 2023), maximized from ten starting
+points chosen among 512. It begins with max(5, 2 d) points, as many as Ax: the start, then Sobol' points. If a fit
+fails, the model keeps its initial hyperparameters. PyBADS (Acerbi and Ma, NeurIPS 2017) is told of the noise, and
+restarts at a uniform point of the box if it stops before its budget is spent. NGOpt chooses its algorithm from d and
+the budget.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import torch
+from botorch.acquisition import LogExpectedImprovement
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.utils.warnings import NumericalWarning
+
+from optimizers.comparison.outside import box_of, search_from
+from optimizers.comparison.queries import Ended, Queries
+from optimizers.designs import sobol
+from optimizers.seeding import seeded
+
+STARTS, CANDIDATES = 10, 512
+"""The arguments ``num_restarts`` and ``raw_samples`` of ``optimize_acqf`` in BoTorch's tutorials."""
+
+
+def log_ei(queries: Queries, x0: np.ndarray, seed: int) -> None:
+    """Runs BoTorch's default Bayesian optimization."""
+    d, (lower, upper) = len(x0), map(torch.from_numpy, box_of(queries))
+    unit = torch.stack([torch.zeros_like(lower), torch.ones_like(lower)])
+    X = torch.cat([((torch.from_numpy(x0) - lower) / (upper - lower))[None], sobol(max(5, 2 * d) - 1, d, seed)])
+    with seeded(seed, []), warnings.catch_warnings(), suppress(Ended):
+        for category in (RuntimeWarning, OptimizationWarning, BotorchWarning, NumericalWarning):
+            warnings.simplefilter("ignore", category)
+        Y = [queries((lower + (upper - lower) * x).numpy()) for x in X]
+        while True:
+            values = -torch.tensor(Y, dtype=torch.float64)[:, None]
+            model = SingleTaskGP(X, values)
+            with suppress(ModelFittingError):
+                fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            improvement = LogExpectedImprovement(model.eval(), values.max())
+            x, _ = optimize_acqf(improvement, unit, q=1, num_restarts=STARTS, raw_samples=CANDIDATES)
+            X = torch.cat([X, x])
+            Y.append(queries((lower + (upper - lower) * x[0]).numpy()))
+
+
+def pybads(queries: Queries, x0: np.ndarray, seed: int) -> None:
+    """Runs PyBADS on a noisy objective."""
+    from pybads import BADS
+
+    lower, upper = box_of(queries)
+
+    def search(start: np.ndarray, number: int) -> None:
+        options = {"uncertainty_handling": True, "max_fun_evals": queries.max_queries, "display": "off"}
+        BADS(queries, start, lower, upper, options=options | {"random_seed": seed + number}).optimize()
+
+    with _numpy_state_kept():
+        search_from(x0, search, queries, np.random.default_rng(seed), "PyBADS")
+
+
+def ngopt(queries: Queries, x0: np.ndarray, seed: int) -> None:
+    """Runs nevergrad's default."""
+    import nevergrad
+
+    def search(start: np.ndarray, number: int) -> None:
+        box = nevergrad.p.Array(init=start).set_bounds(*box_of(queries))
+        box.random_state.seed(seed)
+        nevergrad.optimizers.NGOpt(box, budget=queries.max_queries).minimize(queries)
+
+    with _numpy_state_kept():
+        search_from(x0, search, queries, None, "NGOpt")
+
+
+@contextmanager
+def _numpy_state_kept() -> Iterator[None]:
+    """Restores the state of NumPy's global generator, which both packages seed or draw from."""
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
