@@ -60,7 +60,16 @@ EXTRAS = {
 
 BENCHMARKS = {"problems": "experiments.benchmarks.problems.command"} | {
     name: f"experiments.benchmarks.{name.replace('-', '_')}"
-    for name in ("derived-gp", "hiso", "federation", "trust-region", "least-squares", "history", "constraints")
+    for name in (
+        "derived-gp",
+        "hiso",
+        "federation",
+        "trust-region",
+        "least-squares",
+        "history",
+        "constraints",
+        "query-time",
+    )
 }
 """The module of each benchmark, by name."""
 
