@@ -82,3 +82,25 @@ def test_data_that_are_not_there_are_refused_before_any_seed(tmp_path):
         TABLE1.check(settings)
     assert TABLE1.stands_in(settings) == ""
     assert "digits" in TABLE1.stands_in(SETTINGS)
+
+
+def test_uniform_draws_stop_at_the_first_success_within_the_bound():
+    drawn = []
+
+    class Late:
+        """Succeeds with the draw of one number."""
+
+        bound, dimension = 0.3, 7
+
+        def __init__(self, number):
+            self.number = number
+
+        def __call__(self, delta):
+            drawn.extend(delta)
+            numbers = torch.arange(len(drawn) - len(delta), len(drawn))
+            return torch.where(numbers == self.number - 1, -1.0, 1.0)
+
+    assert attacks.draws_to_success(Late(73), 120, [0]) == (73, True)
+    drawn.clear()
+    assert attacks.draws_to_success(Late(500), 120, [0]) == (120, False)
+    assert len(drawn) == 120 and 0.299 < float(torch.stack(drawn).abs().max()) <= 0.3

@@ -192,7 +192,7 @@ class Digits:
     Attributes:
         network: network of the stand-in; MNIST uses the CNN of the authors' programs.
         rate: step size on the stand-in.
-        mnist_rate: step size on MNIST.
+        mnist_rates: step sizes on MNIST of DeComFL and of HiSo, with a vector or a number as H.
         batch: number of images in a client's batch on MNIST, as in the authors' program; the stand-in uses all images.
         scored: largest number of training and of test images on which loss and accuracy are recorded.
         clients: N.
@@ -217,13 +217,17 @@ class Digits:
     every: int = 25
     target: float = 0.8
     data: str = ""
-    mnist_rate: float = 5e-4
+    mnist_rates: tuple[float, float] = (3e-4, 7e-4)
     batch: int = 8
     scored: int = 60_000
 
     def with_data(self) -> Digits:
-        """Returns these settings, with the network and rate for MNIST if ``data`` is set."""
-        return dataclasses.replace(self, network=MNIST_NETWORK, rate=self.mnist_rate) if self.data else self
+        """Returns these settings, with the network for MNIST if ``data`` is set."""
+        return dataclasses.replace(self, network=MNIST_NETWORK) if self.data else self
+
+    def rate_of(self, method: str) -> float:
+        """Returns a method's step size."""
+        return self.mnist_rates[method != "decomfl"] if self.data else self.rate
 
 
 def check(settings: Digits) -> None:
@@ -245,7 +249,7 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
         "participation": settings.participants,
         "perturbations": settings.perturbations,
         "smoothing_radius": settings.smoothing_radius,
-        "rate": settings.rate,
+        "rate": settings.rate_of(method),
         "log_rounds": settings.rounds,
         "seed": seed,
         "codec": False,
