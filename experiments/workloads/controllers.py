@@ -32,6 +32,9 @@ ENVIRONMENTS: dict[str, tuple[str, int]] = {
 }
 """gymnasium's name and the controller's number of parameters."""
 
+OTHERS = {"hopper": "Hopper-v5", "double_pendulum": "InvertedDoublePendulum-v5", "reacher": "Reacher-v5"}
+"""gymnasium's names of environments that the papers do not use."""
+
 TITLES = {name: gym.partition("-")[0] for name, (gym, _) in ENVIRONMENTS.items()}
 BOX2D = ("lunar_lander", "bipedal_walker")
 
@@ -58,15 +61,16 @@ def make(name: str) -> Any:
     Raises:
         ValueError: for an unknown name.
     """
-    if name not in ENVIRONMENTS:
-        raise ValueError(f"unknown environment {name!r}; choose from {', '.join(ENVIRONMENTS)}")
+    known = {key: gym for key, (gym, _) in ENVIRONMENTS.items()} | OTHERS
+    if name not in known:
+        raise ValueError(f"unknown environment {name!r}; choose from {', '.join(known)}")
     import gymnasium
 
     with _quiet_mujoco():
-        return gymnasium.make(ENVIRONMENTS[name][0])
+        return gymnasium.make(known[name])
 
 
-environment = lru_cache(maxsize=len(ENVIRONMENTS))(make)
+environment = lru_cache(maxsize=len(ENVIRONMENTS) + len(OTHERS))(make)
 """Returns an instance that the process shares: for its spaces, and for episodes if a reset clears its state."""
 
 
@@ -95,7 +99,7 @@ class Controller:
     """f(θ) = −(mean return over episodes).
 
     Attributes:
-        name: one of ``ENVIRONMENTS``.
+        name: one of ``ENVIRONMENTS`` or ``OTHERS``.
         episodes: number of episodes of a query (ZoRD: 32 environments).
         seed: seed of the first episode's start.
         horizon: largest number of steps of an episode; None: the environment's own.

@@ -1,8 +1,14 @@
-"""The layout of 16 wind turbines: the annual energy computed by FLORIS, and a penalty for turbines that are too close.
+"""16 wind turbines in FLORIS: their layout, and their yaw in a given layout.
+
+*Layout* (d = 32): f is a penalty for turbines that are too close, minus the annual energy in GWh.
 
 The turbines are NREL's 5 MW turbines from FLORIS, with its Gaussian wakes (velocity deficit after Bastankhah and
 Porté-Agel, added turbulence after Crespo and Hernández, sum of squared deficits). The wind has 9 m/s; each tenth degree
 θ has the probability (2 exp(4 cos(θ − θ₀)) + exp(8 cos(θ − θ₀ − 2π/3)))/Z, where the seed draws θ₀.
+
+*Yaw* (d = 16): a turbine that is turned out of the wind has less power and deflects its wake from others. f is minus
+the mean power in MW for three wind directions 4° apart, for yaw angles within ±30°. The layout is a grid of 4 x 4
+turbines five diameters apart, whose turbines the seed moves; it also draws the wind.
 
 A query takes about a tenth of a second, half of which is FLORIS's set-up. f is deterministic, with kinks where a
 turbine passes another turbine's row or the power curve bends. FLORIS and its turbine: BSD 3-clause.
@@ -11,10 +17,11 @@ turbine passes another turbine's row or the power curve bends. FLORIS and its tu
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
-from experiments.workloads.black_boxes.black_box import PROBLEM, START, BlackBox, cube
+from experiments.workloads.black_boxes.black_box import PROBLEM, START, BlackBox, central, cube
 
 TURBINES = 16
 SIDE = 2000.0
@@ -99,15 +106,56 @@ class WindFarm:
         return penalty(*self.layout(u)) - self.energy(u)
 
 
-def _configuration() -> dict:
-    """Returns FLORIS's defaults without the terms that only affect yawed turbines."""
+def _configuration(yawed: bool = False) -> dict:
+    """Returns FLORIS's defaults; the terms that only affect yawed turbines are left out unless ``yawed``."""
     from floris import FlorisModel
 
     found: dict = FlorisModel.get_defaults()
     for term in ("secondary_steering", "yaw_added_recovery", "transverse_velocities"):
-        found["wake"][f"enable_{term}"] = False
+        found["wake"][f"enable_{term}"] = yawed
     found["logging"]["console"]["level"] = "ERROR"
     return found
+
+
+LARGEST_YAW = 30.0
+"""Largest yaw angle in degrees."""
+
+
+class Yaw:
+    """f(u) = −(mean power in MW) for yaw angles u in [−1, 1]^16, in units of ``LARGEST_YAW``.
+
+    Args:
+        east: positions of the turbines in metres, shape 16.
+        north: likewise.
+        wind: the middle wind direction in degrees from north.
+    """
+
+    def __init__(self, east: np.ndarray, north: np.ndarray, wind: float) -> None:
+        from floris import FlorisModel
+
+        self.model = FlorisModel(_configuration(yawed=True))
+        directions = np.mod(wind + np.array([-4.0, 0.0, 4.0]), 360.0)
+        flow = {"wind_speeds": np.full(3, SPEED), "turbulence_intensities": np.full(3, TURBULENCE)}
+        self.model.set(layout_x=east, layout_y=north, wind_directions=directions, **flow)
+
+    def __call__(self, u: np.ndarray) -> float:
+        """Returns f at u, shape 16; runs FLORIS in a separate thread as ``WindFarm.energy`` does."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._power, u).result()
+
+    def _power(self, u: np.ndarray) -> float:
+        self.model.set(yaw_angles=np.tile(LARGEST_YAW * u, (3, 1)))
+        self.model.run()
+        return -1e-6 * float(self.model.get_turbine_powers().sum(1).mean())
+
+
+def yaw(seed: int) -> Yaw:
+    """Draws each turbine's place, within half a diameter of the grid's, and a wind within 10° of the grid's rows."""
+    random = np.random.default_rng([seed, PROBLEM])
+    rows = 5.0 * DIAMETER * np.arange(4)
+    places = np.concatenate([axis.ravel() for axis in np.meshgrid(rows, rows)])
+    east, north = np.split(places + DIAMETER * random.uniform(-0.5, 0.5, len(places)), 2)
+    return Yaw(east, north, 270.0 + random.uniform(-10.0, 10.0))
 
 
 def start(seed: int) -> np.ndarray:
@@ -122,4 +170,9 @@ def wind_farm(seed: int) -> WindFarm:
     return WindFarm(np.random.default_rng([seed, PROBLEM]).uniform(0.0, 2.0 * np.pi))
 
 
-PROBLEMS = (BlackBox("wind_farm", *cube(2 * TURBINES, 0.5, 0.5), start, wind_farm, budget=400, needs=("floris",)),)
+_YAW = cube(TURBINES, 1.0)
+
+PROBLEMS = (
+    BlackBox("wind_farm", *cube(2 * TURBINES, 0.5, 0.5), start, wind_farm, budget=400, needs=("floris",)),
+    BlackBox("wind_farm_yaw", *_YAW, partial(central, *_YAW), yaw, budget=320, needs=("floris",)),
+)

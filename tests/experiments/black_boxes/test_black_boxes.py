@@ -18,9 +18,10 @@ BOXES = pytest.mark.parametrize("box", BLACK_BOXES.values(), ids=list(BLACK_BOXE
 
 def test_sizes():
     sizes = {name: box.dimension for name, box in BLACK_BOXES.items()}
-    assert len(sizes) == 13 and sizes["wind_farm"] == 32 and sizes["metric_f1"] == 2189
+    assert len(sizes) == 23 and sizes["wind_farm"] == 32 and sizes["metric_f1"] == 2189
     assert [sizes[f"attack_digits_{d}"] for d in (64, 784)] == [64, 784]
     assert [sizes[name] for name in ("swimmer", "half_cheetah", "walker2d")] == [222, 356, 356]
+    assert [sizes[name] for name in ("registration", "lynx_hare", "wind_farm_yaw", "palette")] == [6, 6, 16, 24]
     assert all(10 <= sizes[name] <= 15 for name in sizes if name.startswith(("lightgbm", "kernel", "perceptron")))
 
 

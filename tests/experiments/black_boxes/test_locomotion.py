@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("gymnasium", reason="pip install '.[problems]'")
 pytest.importorskip("mujoco", reason="pip install '.[problems]'")
 
-from experiments.workloads.black_boxes.locomotion import LINEAR, PROBLEMS, gait
+from experiments.workloads.black_boxes.locomotion import EPISODES, LINEAR, PROBLEMS, gait
 from experiments.workloads.controllers import make
 
 
@@ -19,13 +19,14 @@ def test_a_linear_policy_is_a_matrix_and_a_bias(name):
     env = make(name)
     inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
     matrix, bias = theta[: inputs * outputs].reshape(outputs, inputs), theta[inputs * outputs :]
-    seen, _ = env.reset(seed=2000)
-    total, ended = 0.0, False
-    while not ended:
-        action = np.tanh(matrix @ seen + bias) * env.action_space.high
-        seen, reward, terminated, truncated, _ = env.step(action.astype(np.float32))
-        total, ended = total + float(reward), terminated or truncated
-    assert fun(theta) == pytest.approx(-total, rel=1e-9)
+    total = 0.0
+    for episode in range(EPISODES[name]):
+        (seen, _), ended = env.reset(seed=2000 + episode), False
+        while not ended:
+            action = np.tanh(matrix @ seen + bias) * env.action_space.high
+            seen, reward, terminated, truncated, _ = env.step(action.astype(np.float32))
+            total, ended = total + float(reward), terminated or truncated
+    assert fun(theta) == pytest.approx(-total / EPISODES[name], rel=1e-9)
 
 
 @pytest.mark.parametrize("box", PROBLEMS, ids=lambda box: box.name)

@@ -63,3 +63,17 @@ def test_far_apart_there_are_no_wakes(floris):
     alone = HOURS * 1e-9 * float(model.get_turbine_powers()[0, 0])
     assert farm(0.4, side=2e6, directions=8).energy(start(0)) == pytest.approx(16 * alone, rel=1e-4)
     assert farm(0.4, directions=8).energy(start(0)) < 0.99 * 16 * alone
+
+
+def test_yawed_power_is_floris_own_and_a_turned_front_turbine_helps_the_one_behind(floris):
+    from experiments.workloads.black_boxes.wind_farm import Yaw
+
+    east, north = np.array([0.0, 5 * DIAMETER]), np.zeros(2)
+    problem, angles = Yaw(east, north, 270.0), np.array([0.5, -0.2])
+    model = floris.FlorisModel(floris.FlorisModel.get_defaults())
+    flow = {"wind_directions": np.array([266.0, 270.0, 274.0]), "wind_speeds": np.full(3, SPEED)}
+    model.set(layout_x=east, layout_y=north, turbulence_intensities=np.full(3, TURBULENCE), **flow)
+    model.set(yaw_angles=np.tile(30.0 * angles, (3, 1)))
+    model.run()
+    assert problem(angles) == pytest.approx(-1e-6 * model.get_farm_power().mean(), rel=1e-9)
+    assert problem(np.array([0.8, 0.0])) < problem(np.zeros(2)) < problem(np.array([0.0, 0.8]))
