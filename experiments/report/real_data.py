@@ -23,8 +23,7 @@ INTRODUCTION = (
     "Each row is a claim of a paper that was first judged on a stand-in for the paper's data. The column *now* has the "
     "verdict of the published run. A dash means that there is no verdict on real data: the published run uses the "
     "stand-in, or the claim was dropped. The language models still have stand-ins. Every run on real "
-    "data can be repeated with ``python -m experiments run ID --scale reduced --data DIR`` and continued with "
-    "``--resume``."
+    "data can be repeated with the command below its figure, and continued with ``--resume``."
 )
 
 

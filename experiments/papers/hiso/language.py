@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -207,6 +208,7 @@ def federation_of(settings: Settings, problem: Problem, method: str, rate: float
         participation=settings.participants,
         seed=seed,
         codec=False,
+        gate=math.inf,
         **options,
     )
 

@@ -253,6 +253,7 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
         "log_rounds": settings.rounds,
         "seed": seed,
         "codec": False,
+        "gate": math.inf,
     }
     functions: Sequence[Loss | BatchLoss] = objectives
     if settings.data:
