@@ -18,10 +18,11 @@ defaults. ``tune`` compares five values of one parameter of each method (``KNOBS
 ``tuning_seeds``, which no figure uses. We add the library's default method, ZoRD with kept information in Table 1, and
 uniform random δ in Figure 9. At the reduced scale TuRBO has 500 candidates instead of 5,000.
 
-On CIFAR-10 noise is enough: 85% of 500 uniform δ fool the ResNet-20 (100 images), on MNIST none does the CNN. TuRBO's
-design is spread over the box, so it succeeds on CIFAR-10 with its second query, before it has a model, and the other
-methods need some tens of queries to leave δ = 0. On MNIST ZoRD with kept information stalls on half of the images,
-where the paper's rule and the default method succeed.
+On CIFAR-10 noise is enough: 85% of 500 uniform δ fool the ResNet-20 (100 images). On MNIST none of 500 fools the CNN.
+TuRBO's design is spread over the box, so it succeeds on CIFAR-10 with its second query, before it has a model, while
+the other methods need some tens of queries to leave δ = 0. On MNIST ZoRD with kept information stalls on half of the
+images. The default method needs fewest queries on most images (median 139, ZoRD 323), but 2 of its 75 attacks fail,
+and none of ZoRD's.
 """
 
 from __future__ import annotations
