@@ -25,8 +25,8 @@ methods on 15 images, five panels and five seeds make some billion queries. The 
 
 Without ``--data`` the same digits replace both data sets, so Figure 7 has other seeds (``FIRST_SEED``).
 
-Of the 72 attacks on real images in Figures 6 and 7, at the reduced scale, FZooS succeeds in 19 with γ = 1/t and in 31
-with the adaptive γ, FedZO in 47 with Q = 20 and in 32 with Q = 5, which has as many queries in a round as FZooS. The
+At the reduced scale Figures 6 and 7 have 72 attacks on real images. FZooS succeeds in 19 with γ = 1/t and in 31 with
+the adaptive γ, FedZO in 47 with Q = 20 and in 32 with Q = 5, which has as many queries in a round as FZooS. The
 adaptive γ differs in γ alone, so most of FZooS's loss at equal queries is due to the correction along the averaged
 Fourier surrogates.
 """
