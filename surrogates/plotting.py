@@ -103,6 +103,7 @@ METHODS = Styles(
         "local_entropy": MethodStyle("Local Entropy Search", MAGENTA, "D", "-."),
         "nest_bo": MethodStyle("NeST-BO's rule", OLIVE, "X", "-."),
         "random": MethodStyle("random search", BLACK, "", ":"),
+        "noise": MethodStyle("uniform noise", GREY, "", ":"),
         "sobol_search": MethodStyle("Sobol' search", GREY, "", ":"),
         "trust_region": MethodStyle("trust region on the GP", BLUE, "o"),
         "trust_region_8": MethodStyle("trust region on the GP, 8 at a time", INDIGO, "o", "--"),

@@ -131,7 +131,7 @@ QUICK: dict[str, Any] = {
     "training": QUICK_TRAINING,
     "cache": "",
 }
-WITHOUT_TURBO = ("zord", "rgf", "prgf", "gld", "random", "default")
+WITHOUT_TURBO = ("zord", "rgf", "prgf", "gld", "noise", "default")
 
 
 @lru_cache(maxsize=4)
@@ -182,7 +182,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     for dataset in settings.datasets:
         for i, attack in enumerate(attacks(settings, dataset, seed)):
             for method in settings.methods:
-                if method == "random":
+                if method == "noise":
                     queries, success = draws_to_success(attack, settings.max_queries, [seed, i])
                 else:
                     optimizer = attacker(settings, method, attack, settings.knob(method), seed)
@@ -260,7 +260,7 @@ def compared(
     pairs = [("zord", other, False) for other in others]
     ours = [method for method in ("zord_kept", "default") if method in settings.methods]
     pairs += [(method, other, True) for method in ours for other in (*others, "zord")]
-    pairs += [(method, "random", True) for method in ("zord", *ours) if "random" in settings.methods]
+    pairs += [(method, "noise", True) for method in ("zord", *ours) if "noise" in settings.methods]
     return judge_pairs(pairs, claim, statistic, lead, settings.titles(), above=0.0)
 
 
