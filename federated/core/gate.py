@@ -10,9 +10,9 @@ This rule is ours. With the papers' plain mean one client can move the model arb
 ``gate`` reference lengths divided by the number of clients. The means of ``federated.core.aggregation`` also resist
 false reports of ordinary length.
 
-Honest clients can differ as much. In attacks on ten networks of which five know the image (``fzoos-fig7``), gradients
-of three were a hundred times longer than the median, and the default excluded these three. Each exclusion is logged;
-``gate=math.inf`` gives the papers' mean.
+Honest clients can differ as much. In attacks on ten networks of which three know the image (``fzoos-fig7``), the
+gradients of these three were a hundred times longer than the median, and the default excluded them. Each exclusion is
+logged; ``gate=math.inf`` gives the papers' mean.
 """
 
 from __future__ import annotations
