@@ -17,12 +17,12 @@ FEDERATED = [name for name in MODULES if name.startswith(("fzoos-", "hiso-", "be
 
 @pytest.fixture
 def looked(monkeypatch):
-    """The gate's decisions: its factor, what it was shown, and whom it left out."""
+    """The gate's decisions: its factor, and whom it left out."""
     seen, left_out = [], Gate.left_out
 
     def watched(self, phase, lengths, factor):
         found = left_out(self, phase, lengths, factor)
-        seen.append((factor, lengths, found))
+        seen.append((factor, found))
         return found
 
     monkeypatch.setattr(Gate, "left_out", watched)
@@ -35,7 +35,7 @@ def looked(monkeypatch):
 def test_in_the_digests(name, failing, looked):
     algorithm, options = ALGORITHM_CASES[name]
     digests.run_algorithm(algorithm, options, failing)
-    assert looked and not any(found for _, _, found in looked)
+    assert looked and not any(found for _, found in looked)
 
 
 @pytest.mark.slow
@@ -45,4 +45,4 @@ def test_in_published_figures(name, looked):
     if experiment.extra:
         pytest.importorskip("transformers")
     experiment.run_seed(experiment.settings("quick"), 0)
-    assert {factor for factor, _, _ in looked} == {math.inf}
+    assert {factor for factor, _ in looked} == {math.inf}

@@ -11,8 +11,7 @@ the budget.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -25,8 +24,9 @@ from botorch.optim import optimize_acqf
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.utils.warnings import NumericalWarning
 
+from experiments.workloads.black_boxes.black_box import kept_generator
 from optimizers.comparison.outside import box_of, search_from
-from optimizers.comparison.queries import Ended, Queries
+from optimizers.comparison.queries import Queries
 from optimizers.designs import sobol
 from optimizers.seeding import seeded
 
@@ -38,10 +38,10 @@ def log_ei(queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Runs BoTorch's default Bayesian optimization."""
     d, (lower, upper) = len(x0), map(torch.from_numpy, box_of(queries))
     unit = torch.stack([torch.zeros_like(lower), torch.ones_like(lower)])
-    X = torch.cat([((torch.from_numpy(x0) - lower) / (upper - lower))[None], sobol(max(5, 2 * d) - 1, d, seed)])
-    with seeded(seed, []), warnings.catch_warnings(), suppress(Ended):
-        for category in (RuntimeWarning, OptimizationWarning, BotorchWarning, NumericalWarning):
-            warnings.simplefilter("ignore", category)
+
+    def search(start: np.ndarray, number: int) -> None:
+        first = ((torch.from_numpy(start) - lower) / (upper - lower))[None]
+        X = torch.cat([first, sobol(max(5, 2 * d) - 1, d, seed)])
         Y = [queries((lower + (upper - lower) * x).numpy()) for x in X]
         while True:
             values = -torch.tensor(Y, dtype=torch.float64)[:, None]
@@ -52,6 +52,11 @@ def log_ei(queries: Queries, x0: np.ndarray, seed: int) -> None:
             x, _ = optimize_acqf(improvement, unit, q=1, num_restarts=STARTS, raw_samples=CANDIDATES)
             X = torch.cat([X, x])
             Y.append(queries((lower + (upper - lower) * x[0]).numpy()))
+
+    with seeded(seed, []), warnings.catch_warnings():
+        for category in (RuntimeWarning, OptimizationWarning, BotorchWarning, NumericalWarning):
+            warnings.simplefilter("ignore", category)
+        search_from(x0, search, queries, None, "LogEI")
 
 
 def pybads(queries: Queries, x0: np.ndarray, seed: int) -> None:
@@ -64,7 +69,7 @@ def pybads(queries: Queries, x0: np.ndarray, seed: int) -> None:
         options = {"uncertainty_handling": True, "max_fun_evals": queries.max_queries, "display": "off"}
         BADS(queries, start, lower, upper, options=options | {"random_seed": seed + number}).optimize()
 
-    with _numpy_state_kept():
+    with kept_generator():
         search_from(x0, search, queries, np.random.default_rng(seed), "PyBADS")
 
 
@@ -77,15 +82,5 @@ def ngopt(queries: Queries, x0: np.ndarray, seed: int) -> None:
         box.random_state.seed(seed)
         nevergrad.optimizers.NGOpt(box, budget=queries.max_queries).minimize(queries)
 
-    with _numpy_state_kept():
+    with kept_generator():
         search_from(x0, search, queries, None, "NGOpt")
-
-
-@contextmanager
-def _numpy_state_kept() -> Iterator[None]:
-    """Restores the state of NumPy's global generator, which both packages seed or draw from."""
-    state = np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002

@@ -17,6 +17,7 @@ from typing import Any
 from experiments.benchmarks.problems import board as boards
 from experiments.benchmarks.problems import (
     constrained,
+    global_search,
     local_entropy,
     mixed_integer,
     newton_step,
@@ -54,7 +55,7 @@ CLOSE = 0.1
 MARGIN = 0.3
 """Claimed bound on the log10 gap with eight concurrent queries minus that with one, as in ``beyond-parallel``."""
 
-DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo}
+DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo, "log_ei": global_search}
 """Modules that implement a rival's loop here; the page shows their docstrings."""
 
 ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,), "tuning": (mixed_integer,)}

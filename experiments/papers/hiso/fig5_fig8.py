@@ -11,12 +11,12 @@ or the rates, except that they are optimal for each method. From the authors' pr
 (https://github.com/ZidongLiu/DeComFL) we take the network (28,938 parameters), standardized pixels, batches of 8
 images, P = 1, μ = 1e-3 and ν = 0.05. On the digits, which replace MNIST without ``--data``, a client's loss is on all
 of its images, and the rate 0.01 was best for DeComFL and HiSo on other seeds. On MNIST the rates were chosen on seeds
-1000 and 1001, which no figure uses, by the last loss: in Figure 5 3e-4 for DeComFL (also 1e-4, 2e-4 and 4e-4, at which
-it diverges after 1,000 rounds) and 7e-4 for HiSo (also 5e-4, 1e-3 and 2e-3); in the 500 rounds of Figure 8 5e-4 for
-DeComFL (also 2e-4 to 4e-4 and 7e-4, at which it diverges) and 1.4e-3 for HiSo (also 5e-4 to 1e-3 and 2e-3). A scalar H
-has HiSo's rate, and group probes have their own (``PROBE_RATES``). With τ local steps the rate falls as 1/√τ, because a
-round's displacement is a sum of τ steps along random directions. A round costs 8τP bytes, so the lower panels of Figure
-8 show bytes.
+1000 and 1001 (the outer ones on 1000 alone), which no figure uses, by the last loss: in Figure 5 3e-4 for DeComFL (also
+1e-4, 2e-4 and 4e-4, at which it diverges after 1,000 rounds) and 7e-4 for HiSo (also 5e-4, 1e-3 and 2e-3); in the 500
+rounds of Figure 8 5e-4 for DeComFL (also 2e-4 to 4e-4 and 7e-4, at which it diverges) and 1.4e-3 for HiSo (also 5e-4 to
+1e-3 and 2e-3). A scalar H has HiSo's rate, and group probes have their own (``PROBE_RATES``). With τ local steps the
+rate falls as 1/√τ, because a round's displacement is a sum of τ steps along random directions. A round costs 8τP bytes,
+so the lower panels of Figure 8 show bytes.
 
 About Figure 8 the paper (Appx. F.2) claims that "HiSo exhibits notable insensitivity to the choice of τ", and that "in
 contrast, DeComFL's performance is highly dependent on this parameter". We measure performance by the final test
@@ -27,7 +27,7 @@ whether more steps lower HiSo's loss, and how the methods compare at each τ.
 On MNIST HiSo ends lower than DeComFL and needs fewer rounds, if each has its best rate. A number as H does as well as
 the vector, and the vector is neither ranked like the squared gradient nor wider than χ² noise: H acts as one number
 that shortens the steps. At DeComFL's rate of Figure 8, 5e-4, HiSo is slower than DeComFL. Group probes have the
-lowest loss for 1,000 rounds and end higher, at a rate that was tuned for 500.
+lowest loss for 1,200 rounds and end higher, at a rate that was tuned for 500.
 """
 
 from __future__ import annotations

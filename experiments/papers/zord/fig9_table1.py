@@ -18,11 +18,11 @@ defaults. ``tune`` compares five values of one parameter of each method (``KNOBS
 ``tuning_seeds``, which no figure uses. We add the library's default method, ZoRD with kept information in Table 1, and
 uniform random δ in Figure 9. At the reduced scale TuRBO has 500 candidates instead of 5,000.
 
-On CIFAR-10 noise is enough: 85% of 500 uniform δ fool the ResNet-20 (100 images). On MNIST none of 500 fools the CNN.
-TuRBO's design is spread over the box, so it succeeds on CIFAR-10 with its second query, before it has a model, while
-the other methods need some tens of queries to leave δ = 0. On MNIST ZoRD with kept information stalls on half of the
-images. The default method needs fewest queries on most images (median 139, ZoRD 323), but 2 of its 75 attacks fail,
-and none of ZoRD's.
+On CIFAR-10 noise is enough: the first uniform δ succeeds in 56 of Figure 9's 75 attacks, and in none on MNIST. TuRBO's
+design is spread over the box, so it succeeds on CIFAR-10 with its second query, before it has a model, while the other
+methods need some tens of queries to leave δ = 0. On MNIST ZoRD with kept information stalls on half of the images. The
+default method needs fewest queries on most images (median 139, ZoRD 323), but 2 of its 75 attacks fail, and none of
+ZoRD's.
 """
 
 from __future__ import annotations
@@ -353,7 +353,6 @@ EXPERIMENTS = (
         claim="At equal queries ZoRD's success rate is considerably higher than those of RGF, PRGF and GLD.",
         scales={
             "paper": Settings(methods=WITHOUT_TURBO),
-            "reduced": Settings(("mnist",), (0.3,), images=5, methods=WITHOUT_TURBO, max_queries=2000, every=20),
             "quick": Settings(("mnist",), (0.3,), images=1, methods=WITHOUT_TURBO, **QUICK),
         },
         plot=plot_fig9,

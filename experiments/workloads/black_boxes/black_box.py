@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import numpy as np
@@ -103,6 +104,16 @@ class InBox:
         if not np.all(np.abs(x - inside) <= ROUNDING * (self.upper - self.lower)):
             raise ValueError(f"x must be between {self.lower.min():g} and {self.upper.max():g}, got {x}")
         return float(self.fun(inside))
+
+
+@contextmanager
+def kept_generator() -> Iterator[None]:
+    """Restores NumPy's global generator after a block in which another package seeds it or draws from it."""
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
 
 
 def cube(dimension: int, half: float, middle: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ A query takes a few tenths of a millisecond. f is deterministic. Photograph: Vul
 from __future__ import annotations
 
 import dataclasses
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 from scipy.ndimage import map_coordinates
@@ -56,6 +56,11 @@ class Registration:
     grey: np.ndarray
     truth: np.ndarray
 
+    @cached_property
+    def target(self) -> np.ndarray:
+        """The part at the truth."""
+        return self.part(self.truth)
+
     def part(self, u: np.ndarray) -> np.ndarray:
         """Returns the grey values at u, ``side x side``, interpolated linearly; the photograph is mirrored outside."""
         move = named(MOVES, u)
@@ -69,7 +74,7 @@ class Registration:
 
     def __call__(self, u: np.ndarray) -> float:
         """Returns f at u, shape 6."""
-        return float(np.sqrt(np.mean((self.part(u) - self.part(self.truth)) ** 2)))
+        return float(np.sqrt(np.mean((self.part(u) - self.target) ** 2)))
 
 
 def registration(seed: int) -> Registration:

@@ -14,14 +14,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, central, cube
+from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, central, cube, kept_generator
 from experiments.workloads.black_boxes.variables import Variable, named
 
 DESIGN = (
@@ -73,16 +71,6 @@ LONGEST = 900.0
 """Seconds after which a flight that has not landed counts as failed."""
 
 
-@contextmanager
-def _kept_generator() -> Iterator[None]:
-    """Restores NumPy's global generator, from which rocketpy's parachutes draw noise of scale 0."""
-    state = np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
-
-
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """The conditions of a launch.
@@ -116,7 +104,7 @@ class Launch:
         simulation fails, or if the rocket does not land.
         """
         values = named(DESIGN, u)
-        with _kept_generator(), warnings.catch_warnings():
+        with kept_generator(), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             rocket = self.rocket(values)
             if rocket.static_margin(0.0) < MARGIN:
