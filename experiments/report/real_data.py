@@ -44,8 +44,8 @@ def comparison(folder: Path, entries: Sequence[Entry]) -> str:
 
 
 def _key(claim: str) -> str:
-    """Returns a claim without its numbers, which depend on the scale."""
-    return re.sub(r"\d[\d.,]*", "", claim)
+    """Returns a claim without its numbers, which depend on the scale; digits in a name such as TuRBO-10 stay."""
+    return re.sub(r"(?<![\w-])\d[\d.,]*", "", claim)
 
 
 def _said(status: str, first: Mapping[str, Any]) -> str:

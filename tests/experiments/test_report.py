@@ -319,3 +319,19 @@ def test_a_run_on_real_data_is_counted_apart_and_records_no_path(tmp_path, monke
     assert line.endswith("| partly, in 1 of 2 | quick, 2 seeds | **reproduced** | paper, 3 seeds | 1 of 7 images |")
     for path in target.iterdir():
         assert b"secret" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("ZoRD needs fewer queries than TuRBO-1", "ZoRD needs fewer queries than TuRBO-10", False),
+        (
+            "HiSo needs fewer rounds than DeComFL to accuracy 0.6",
+            "HiSo needs fewer rounds than DeComFL to accuracy 0.4",
+            True,
+        ),
+        ("a budget of 1,000 queries", "a budget of 200 queries", True),
+    ],
+)
+def test_a_claim_then_and_now_may_differ_in_numbers_but_not_in_names(one, other, same):
+    assert (real_data._key(one) == real_data._key(other)) is same
