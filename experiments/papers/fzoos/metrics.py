@@ -24,7 +24,7 @@ rare classes need more rows than the natural sample has; rare classes are theref
 
 On Covertype FZooS with γ = 1/t ends behind finite differences in nearly every setting, even at equal queries, and often
 no better than it started. FZooS with the adaptive γ is a control, because it differs in γ alone; it ends better in
-nearly every setting. On recall and F1 this control is about level with finite differences at equal queries (Q = 5), so
+every setting. On recall and F1 this control is about level with finite differences at equal queries (Q = 5), so
 the loss there is due to the correction along the averaged Fourier surrogates. On precision the control makes up most of
 the loss with seven and four classes, about half of it with more local steps, and little of it with two classes, where
 the gradients of the clients' own surrogates are to blame as well. FedProx with γ = d, which also pulls hard toward the
