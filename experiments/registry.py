@@ -69,6 +69,7 @@ BENCHMARKS = {"problems": "experiments.benchmarks.problems.command"} | {
         "history",
         "constraints",
         "query-time",
+        "nonsmooth",
     )
 }
 """The module of each benchmark, by name."""

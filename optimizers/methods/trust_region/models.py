@@ -219,6 +219,8 @@ class ModelBuilder:
         all_weights = state.data.weights
         weights = None if all_weights is None else all_weights[[*numbers.tolist(), center]]
         places = coordinates(fit.basis, rows)
+        exact = run.noisy is False and not run.smoothing and self.constraints is None
+        may_be_kinked = exact and self.rules.noise.may_be_kinked(heights, self.box.d)
 
         def scaled(metric: Tensor) -> tuple[PinnedData | ResidualData, Tensor]:
             U = places @ metric.mT
@@ -226,17 +228,23 @@ class ModelBuilder:
             if self.loss is not None and state.constraints is not None:
                 r = state.constraints.values
                 return ResidualData(self.loss, rule.prior, U / R, r[numbers] - r[center], r[center], unit), metric / R
+            if kinked:
+                return rule.data(U / R, heights, 0.0, self.rules.noise.kink_weights(U / R)), metric / R
             return rule.data(U / R, heights, variance, weights), metric / R
 
         def fitted(start: Hyperparameters | None, noisy: bool | None) -> Hyperparameters:
+            if kinked and start is not None and isinstance(data, PinnedData):
+                return self.rules.noise.kinks_fitted(data, start, rule.search)
             if self.constraints is None or isinstance(data, ResidualData):
                 return rule.search.fitted(data, start, noisy)
             return self.constraints.fitted(state, data, rule.search, start, noisy, numbers, center)
 
+        # The parameters of a model that was smoothed until now have noise that is the same everywhere.
+        kinked = may_be_kinked and fit.fitted_at > 0
         data, map = scaled(fit.metric)
         params = fit.params or fitted(None, run.smoothing)
         if due:
-            first = RegionModel(data.model(params), map, unit, fit.basis, outside)
+            kinked, first = may_be_kinked, RegionModel(data.model(params), map, unit, fit.basis, outside)
             hessian = first.hessian
             if self.constraints is not None and self.loss is None:
                 hessian = self.constraints.model(state, first, numbers, center).hessian()
@@ -370,6 +378,8 @@ class ModelBuilder:
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
         z = coordinates(basis, end) @ map.mT
         params = state.fit.params or Hyperparameters()
+        if not state.run.smoothing:  # errors due to kinks are not noise of the queries
+            params = replace(params, noise=0.0)
         given = Conditioned.on(self.rules.model.prior, coordinates(basis, near) @ map.mT, params)
         # Only slopes inside the wider subspace count, because candidates lie in it.
         unknown = (map.mT @ given.slope_covariance(z) @ map)[:-1, :-1]

@@ -25,6 +25,9 @@ TRIALS = 32
 LEAST = 1e-9
 """Expected improvements up to this fraction of the largest difference of values in the model are ignored."""
 
+ROUNDED = 1e-12
+"""Values that differ by less than this fraction of the largest value in the model may repeat because of rounding."""
+
 FINE = 0.1
 """Before ρ falls below this fraction of the distance between two integers, the center's neighbours are evaluated."""
 
@@ -171,6 +174,11 @@ class Planner:
                     if run.noisy and self.queries - run.hidden_since >= rules.noise.averaging * box.d:
                         return self._restart(state)
                     return self._at_noise(state, model, point)
+                if self._is_on_plateau(state, model, region.delta):
+                    if run.radius.rho >= self.first.rho:
+                        return self._restart(state)
+                    run.radius = rules.radius.raised(run.radius)
+                    return self._beyond_plateau(state, model, replace(region, delta=run.radius.delta))
                 before, run.radius = run.radius, rules.radius.lowered(run.radius)
                 ended = rules.radius.ends(run.radius, box.resolution(run.center))
                 fine = ended or run.radius.rho < FINE * box.finest_spacing(run.center)
@@ -236,6 +244,10 @@ class Planner:
                 region, lower=torch.where(moves, region.lower, 0.0), upper=torch.where(moves, region.upper, 0.0)
             )
         direction = (model.composite or model.region).geometry_direction(rules.geometry, region)
+        kinked = run.noisy is False and not run.smoothing and model.region.pinned.params.noise > 0.0
+        if direction is None and kinked and not state.fit.spanning:
+            rows = state.data.points[model.numbers] - run.center
+            direction = rules.geometry.uncovered(rows, model.region.gradient[:-1] @ model.region.basis, region)
         if direction is None:
             return None
         point = self.models.kept(state, box.along(run.center, direction, region.delta))
@@ -262,6 +274,30 @@ class Planner:
         rules = self.models.rules
         early = self.queries < rules.noise.early * self.models.box.d
         return early and rules.noise.needs(model.region.pinned, rules.model.search)
+
+    def _beyond_plateau(self, state: TrustRegionState, model: LocalModel, region: Region) -> Step | GeometryQuery:
+        """Queries the step at a coarser scale, or a random point if the model predicts no decrease there."""
+        run, box, rules = state.run, self.models.box, self.models.rules
+        step, mean = Lattice(model, box, run.center, region).step(rules.model.newton)
+        point = box.on_lattice(box.clamped(run.center + step)[None])
+        if rules.radius.is_short(run.radius, float(step.norm())) or not mean < 0.0 or self._is_asked(state, point):
+            return self._random_query(state)
+        return self._step(state, model, region, step, -mean)
+
+    def _is_on_plateau(self, state: TrustRegionState, model: LocalModel, delta: float) -> bool:
+        """Whether many queries from ρ/2 to 2Δ have exactly the center's value, so that a finer scale is useless."""
+        run, data, rule = state.run, state.data, self.models.rules.noise
+        if run.noisy or rule.plateaus == 0 or self.models.constraints is not None or self.models.box.has_integers:
+            return False
+        # Near a minimum that is known to the last digit, values repeat because they are rounded.
+        hessian = model.region.hessian
+        if bool(hessian.any()) and not rule.sees(hessian, ROUNDED**2, 2.0 * delta):
+            return False
+        distances = torch.linalg.vector_norm(data.points - run.center, dim=1)
+        near = ((distances >= 0.5 * run.radius.rho) & (distances <= 2.0 * delta)).nonzero()[:, 0]
+        totals, own = (self.models.totals(state, numbers) for numbers in (near, torch.tensor([run.center_index])))
+        equal = int((totals == own).sum())
+        return equal > 1 and equal >= rule.plateaus * len(near)
 
     def _is_asked(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point was evaluated or, with integers, is pending."""

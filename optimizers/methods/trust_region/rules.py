@@ -16,9 +16,9 @@ from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.radius import RadiusRule
 from optimizers.methods.trust_region.residuals import ResidualModel
 from optimizers.methods.trust_region.scales import ScaleRule
-from optimizers.subproblems.region import NEWTON, HalfSpace, separating_plane
+from optimizers.subproblems.region import NEWTON, HalfSpace, Region, separating_plane
 from surrogates.pinned.engine import PinnedData, PinnedModel, ShapeSearch
-from surrogates.pinned.prior import PinnedPrior
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 FLAT = 1e-12
 """Curvatures are raised to at least this fraction of the largest."""
@@ -72,9 +72,14 @@ class GeometryRule:
     Attributes:
         limit: the most consecutive queries that only improve the model: geometry-improving ones, and steps whose
             shortfall is attributed to chance (``ExplorationRule``).
+        near: near a kink, only queries within this many radii of the center determine the gradient.
+        coverage: near a kink, the sum of squares of the near queries along each direction, in units of the squared
+            radius, is at least this number.
     """
 
     limit: float = 5
+    near: float = 2
+    coverage: float = 0.03
 
     def direction(
         self, hessian: Tensor, covariance: Tensor, slope: Tensor, delta: float, free: Tensor | None = None
@@ -103,6 +108,28 @@ class GeometryRule:
             return None
         e = W @ V[:, -1]
         return e / (-e.norm() if float(e @ slope) > 0.0 else e.norm())
+
+    def uncovered(self, rows: Tensor, slope: Tensor, region: Region) -> Tensor | None:
+        """Finds the unit vector e along which the near queries are the closest to the center, shape ``d``.
+
+        At a kink the gradient differs from what farther queries suggest, so that a model that uses them is too certain
+        of it. The result e minimizes Σ(eᵀr)² over the near rows r and points downhill; it is None if all variables are
+        covered.
+
+        Args:
+            rows: the queries minus the center, ``n x d``.
+            slope: the mean of the gradient, shape ``d``.
+            region: the trust region.
+        """
+        near = rows[torch.linalg.vector_norm(rows, dim=1) <= self.near * region.delta] / region.delta
+        near = near[:, region.free]
+        if near.shape[1] == 0:
+            return None
+        sums, V = torch.linalg.eigh(near.mT @ near)
+        if not float(sums[0]) < self.coverage:
+            return None
+        e = torch.zeros_like(slope).masked_scatter_(region.free, V[:, 0])
+        return region.away(-e if float(e @ slope) > 0.0 else e)
 
     def weights(self, hessian: Tensor, least: float) -> Tensor:
         """Computes W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, for |H| = Q|Λ|Qᵀ and η = ``least``."""
@@ -137,6 +164,12 @@ class NoiseRule:
 
     Attributes:
         ripples: 1 if the model smooths over ripples of exact values, 0 if it follows them.
+        kinks: the errors of a model that follows exact values grow with the distance from the center, as near a kink,
+            where f is not differentiable, if this lowers −2 log likelihood by more than this number per value; inf:
+            never.
+        few: with at most this many variables the model follows kinks, which it then resolves.
+        plateaus: f has steps if the share of repeated exact values exceeds this number. If this share of the queries
+            near the center has its value, the search moves to a coarser scale instead of a finer one; 0: never.
         early: for this many queries per variable, the model continues to smooth over ripples even when ρ has reached
             their scale, if the values are much less likely without noise.
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
@@ -145,6 +178,9 @@ class NoiseRule:
     """
 
     ripples: float = 1
+    kinks: float = 0.5
+    few: float = 5
+    plateaus: float = 0.25
     early: float = 10
     seen: float = 1.0
     needed: float = 0.2
@@ -163,6 +199,22 @@ class NoiseRule:
         """Whether the values are much less likely without noise, after the amplitude has been fitted again."""
         data, params = pinned.data, pinned.params
         return params.noise > 0.0 and search.excess(data, params) > self.needed * len(data.y)
+
+    def may_be_kinked(self, heights: Tensor, d: int) -> bool:
+        """Whether exact values of d variables may have errors at kinks; repeated values are steps instead."""
+        repeated = len(heights) - len(heights.unique())
+        stepped = self.plateaus > 0 and repeated > self.plateaus * len(heights)
+        return d > self.few and self.kinks < math.inf and not stepped
+
+    def kink_weights(self, U: Tensor) -> Tensor:
+        """Returns weights for which the error at u has the variance s²‖u‖ and the center none, for U of ``n x d``."""
+        return torch.cat([torch.linalg.vector_norm(U, dim=1), U.new_zeros(1)])
+
+    def kinks_fitted(self, data: PinnedData, start: Hyperparameters, search: ShapeSearch) -> Hyperparameters:
+        """Fits a and s², where s² = 0 unless the values are much less likely without errors."""
+        exact = search.fitted(data, start, False)
+        found = search.fitted(data, start if start.noise else None, True)
+        return found if data.loss(found) < data.loss(exact) - max(search.evidence, self.kinks * len(data.y)) else exact
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,11 @@ class SurrogateTrustRegion(Optimizer):
     begins at the best query instead, unless the random point is better than x0. ``best_x`` is the best query of all
     runs.
 
+    **Kinks and steps.** If exact values of more than five variables are much more likely with errors that grow with the
+    distance from the center, f has kinks: the model has such errors, and queries near the center must cover all
+    variables before the search becomes finer. If many values near the center equal its value, f has steps, and the
+    search becomes coarser.
+
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
 
@@ -128,7 +133,7 @@ class SurrogateTrustRegion(Optimizer):
 
     method = "trust_region"
     has_model = takes_variances = True
-    version = 6
+    version = 7
     takes_integers = True
     state: TrustRegionState
 
