@@ -6,6 +6,7 @@ import torch
 
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region.radius import Radius
+from optimizers.methods.trust_region.rules import NoiseRule, TrustRegionRules
 from optimizers.methods.trust_region.state import Data
 
 
@@ -78,7 +79,8 @@ def test_a_step_that_falls_short_by_chance_has_failed_as_the_fourth_in_a_row():
 def test_a_run_begins_at_a_random_point_that_is_better_than_x0_and_at_the_best_one_else(better):
     """Terraces about x0, which go down or up: a run cannot go on from any, and no random point is near."""
     x0 = normal(100, seed=3).clamp(-1.0, 1.0)
-    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 100, max_queries=400)
+    rules = TrustRegionRules(noise=NoiseRule(plateaus=0))  # else the search becomes coarser on a terrace
+    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 100, max_queries=400, rules=rules)
     begun, best, sign = [], None, -1.0 if better else 1.0
     while not opt.stopped:
         batch = opt.ask()
