@@ -160,7 +160,7 @@ class ExplorationRule:
 
 @dataclass(frozen=True)
 class NoiseRule:
-    """Decides when the model has noise, for noisy values or for ripples of an exact function.
+    """Decides when the model has noise or errors: for noisy values, or for ripples, kinks or steps of exact ones.
 
     Attributes:
         ripples: 1 if the model smooths over ripples of exact values, 0 if it follows them.
