@@ -219,8 +219,8 @@ class ModelBuilder:
         all_weights = state.data.weights
         weights = None if all_weights is None else all_weights[[*numbers.tolist(), center]]
         places = coordinates(fit.basis, rows)
-        exact = run.noisy is False and not run.smoothing and self.constraints is None
-        may_be_kinked = exact and self.rules.noise.may_be_kinked(heights, self.box.d)
+        follows = run.follows and self.constraints is None
+        may_be_kinked = follows and self.rules.noise.may_be_kinked(heights, self.box.d)
 
         def scaled(metric: Tensor) -> tuple[PinnedData | ResidualData, Tensor]:
             U = places @ metric.mT
@@ -378,7 +378,7 @@ class ModelBuilder:
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
         z = coordinates(basis, end) @ map.mT
         params = state.fit.params or Hyperparameters()
-        if not state.run.smoothing:  # errors due to kinks are not noise of the queries
+        if state.run.follows:  # errors due to kinks are not noise of the queries
             params = replace(params, noise=0.0)
         given = Conditioned.on(self.rules.model.prior, coordinates(basis, near) @ map.mT, params)
         # Only slopes inside the wider subspace count, because candidates lie in it.

@@ -244,7 +244,7 @@ class Planner:
                 region, lower=torch.where(moves, region.lower, 0.0), upper=torch.where(moves, region.upper, 0.0)
             )
         direction = (model.composite or model.region).geometry_direction(rules.geometry, region)
-        kinked = run.noisy is False and not run.smoothing and model.region.pinned.params.noise > 0.0
+        kinked = run.follows and model.region.pinned.params.noise > 0.0
         if direction is None and kinked and not state.fit.spanning:
             rows = state.data.points[model.numbers] - run.center
             direction = rules.geometry.uncovered(rows, model.region.gradient[:-1] @ model.region.basis, region)

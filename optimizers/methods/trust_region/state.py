@@ -81,6 +81,11 @@ class Run:
     repeated_gap: float = math.inf
     hidden_since: int | None = None
 
+    @property
+    def follows(self) -> bool:
+        """Whether values are known to be exact and the model follows them, so that its errors may be due to kinks."""
+        return self.noisy is False and not self.smoothing
+
 
 @dataclass
 class Fit:
