@@ -175,7 +175,8 @@ class Planner:
                         return self._restart(state)
                     return self._at_noise(state, model, point)
                 if self._is_on_plateau(state, model, region.delta):
-                    if run.radius.rho >= self.first.rho:
+                    lasted = len(state.data.values) - self.models.best(state, run.run_start)
+                    if run.radius.rho >= self.first.rho or lasted >= rules.noise.averaging * box.d:
                         return self._restart(state)
                     run.radius = rules.radius.raised(run.radius)
                     return self._beyond_plateau(state, model, replace(region, delta=run.radius.delta))

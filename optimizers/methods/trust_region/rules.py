@@ -173,7 +173,8 @@ class NoiseRule:
         early: for this many queries per variable, the model continues to smooth over ripples even when ρ has reached
             their scale, if the values are much less likely without noise.
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
-        averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f.
+        averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f, and
+            a run on a plateau this many queries per variable after it has last found a lower value.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
     """
 
