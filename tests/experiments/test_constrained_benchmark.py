@@ -10,7 +10,7 @@ from botorch.exceptions.errors import ModelFittingError
 from scipy import stats
 
 from experiments.benchmarks.problems import constrained, page, runs, scbo, stages, suites
-from experiments.benchmarks.problems.board import BETTER_COBYQA, holm, interval
+from experiments.benchmarks.problems.board import BETTER_COBYQA, BETTER_NEWUOA, holm, interval
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record, Run
 from experiments.benchmarks.problems.suites import BOXES, SUITES, Opened, Problem, chosen
@@ -179,6 +179,26 @@ def test_claims_are_six_tests_by_holms_method():
         assert (test.found.low, test.found.high) == pytest.approx((theirs.low, theirs.high))
         assert test.found.p == pytest.approx(stats.ttest_rel(own, other, alternative="less").pvalue)
     assert [t.p for t in found] == pytest.approx(closed([t.found.p for t in found]))
+
+
+def test_claims_without_constraints_are_tests_against_two_rivals_after_each_number_of_queries():
+    """The better radius is chosen for each number of queries; a budget of 20 d has no such claims."""
+
+    def noiseless(method, level, budget, instance):
+        rng, counts = np.random.default_rng(instance), [k * 5 for k in (2, 5, 10, 20, 50, 100)]
+        least = tuple((n, 10.0 ** (level + rng.normal(0.0, 0.1))) for n in counts if n <= 5 * budget)
+        run = Run(method, Problem("bbob", 1, 5, instance, 5 * budget))
+        return Record(run, 5 * budget, least[-1][1], 1.0, 0.0, least, ())
+
+    levels = {"trust_region": -3, "cobyqa": -1, "cobyqa_wide": -2, "newuoa": -4, "newuoa_wide": 0}
+    of = {b: [noiseless(m, level, b, i) for m, level in levels.items() for i in range(4, 11)] for b in (20, 100)}
+    found = stages.claims(of[100])
+    assert [t.factor for t in found] == [k for k in (2, 5, 10, 20, 50, 100) for _ in range(2)]
+    assert [t.rival for t in found] == [BETTER_COBYQA, BETTER_NEWUOA] * 6
+    assert [round(t.found.mean) for t in found] == [-1, 1] * 6
+    statuses = {v.claim: v.status for v in page.verdicts(of[100]) if "d queries" in v.claim}
+    assert sorted(statuses.values()) == ["not reproduced"] * 6 + ["reproduced"] * 6
+    assert not of[20][0].run.problem.stages and not [v for v in page.verdicts(of[20]) if "d queries" in v.claim]
 
 
 @pytest.mark.parametrize(("shift", "status"), [(1.0, "reproduced"), (0.0, "undecided"), (-1.0, "not reproduced")])

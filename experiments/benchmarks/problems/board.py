@@ -6,10 +6,12 @@ is the run's least value, l the least value that any method found on the problem
 methods except CMA-ES and COBYQA query the start first; if that query fails, f₀ is the largest of the methods' first
 successful values. A score of 0 is best, 100 means no gain. A run without a success gets the problem's worst score.
 
-Methods are ranked among those that ran on the same problems; tied methods share their mean rank. Differences are paired
-problem by problem, with Student's interval over the problems. The problems include several similar instances of each
-function, so an interval describes further instances, and further functions only roughly. If there are several black
-boxes, each one counts once, with the mean over its seeds, and intervals are over the black boxes.
+COBYQA and NEWUOA run with two initial radii; "the better" one has the lower mean score in a dimension. Methods are
+ranked among those that ran on the same problems, with the better of two radii and without our method's variant with
+eight concurrent queries; tied methods share their mean rank. Differences are paired problem by problem, with Student's
+interval over the problems. The problems include several similar instances of each function, so an interval describes
+further instances, and further functions only roughly. If there are several black boxes, each one counts once, with the
+mean over its seeds, and intervals are over the black boxes.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from experiments.benchmarks.problems.runs import Record
 from experiments.benchmarks.problems.suites import BOXES, Problem
 
 OURS, EIGHT = "trust_region", "trust_region_8"
-COBYQAS = ("cobyqa", "cobyqa_wide")
-BETTER_COBYQA = "the better COBYQA"
+BETTER_COBYQA, BETTER_NEWUOA = "the better COBYQA", "the better NEWUOA"
+PAIRS = {BETTER_COBYQA: ("cobyqa", "cobyqa_wide"), BETTER_NEWUOA: ("newuoa", "newuoa_wide")}
+"""The rivals that run with two initial radii."""
 
 
 class Difference(NamedTuple):
@@ -55,16 +58,17 @@ class Board:
     """Scores of methods on problems; less is better.
 
     Attributes:
-        methods: names.
+        methods: names; first of ``PAIRS`` whose two methods ran.
         problems: the problems.
         scores: ``methods x problems``; NaN if a method did not run.
-        better: for each dimension, the COBYQA variant with the lower mean score over all problems on which both ran.
+        better: for each of the pairs and each dimension, the method with the lower mean score over all problems on
+            which both ran.
     """
 
     methods: tuple[str, ...]
     problems: tuple[Problem, ...]
     scores: np.ndarray
-    better: Mapping[int, str]
+    better: Mapping[str, Mapping[int, str]]
 
     @staticmethod
     def of(records: Iterable[Record]) -> Board:
@@ -77,7 +81,16 @@ class Board:
             there = [row for row, method in enumerate(methods) if (method, problem) in found]
             runs = [found[methods[row], problem] for row in there]
             scores[there, column] = percent_left(runs) if problem.suite in BOXES else log_gaps(runs)
-        return Board(methods, problems, scores, _better(methods, problems, scores))
+        known = {pair: _better(two, methods, problems, scores) for pair, two in PAIRS.items()}
+        better = {pair: names for pair, names in known.items() if names}
+        rows = [
+            [
+                scores[methods.index(names[p.dimension]), k] if p.dimension in names else np.nan
+                for k, p in enumerate(problems)
+            ]
+            for names in better.values()
+        ]
+        return Board((*better, *methods), problems, np.vstack([*rows, scores]), better)
 
     def where(self, chosen: Callable[[Problem], bool]) -> Board:
         """Returns the board restricted to the chosen problems."""
@@ -97,50 +110,35 @@ class Board:
         """The methods that ran on all problems."""
         return tuple(m for m, row in zip(self.methods, self.scores, strict=True) if not np.isnan(row).any())
 
-    def has(self, method: str) -> bool:
-        """Returns whether a method ran; for the better COBYQA, whether both variants ran in all dimensions."""
-        if method == BETTER_COBYQA:
-            return all(problem.dimension in self.better for problem in self.problems)
-        return method in self.methods
-
     def score(self, method: str) -> np.ndarray:
-        """Returns a method's scores; for the better COBYQA, the scores of the better variant in each dimension."""
-        return self._row(method, self.scores, self.methods)
+        """Returns a method's scores."""
+        found: np.ndarray = self.scores[self.methods.index(method)]
+        return found
 
-    def _row(self, method: str, rows: np.ndarray, methods: Sequence[str]) -> np.ndarray:
-        if method != BETTER_COBYQA:
-            found: np.ndarray = rows[list(methods).index(method)]
-            return found
-        names = [self.better.get(problem.dimension) for problem in self.problems]
-        cells = [rows[methods.index(m), column] if m in methods else np.nan for column, m in enumerate(names)]
-        return np.array(cells, dtype=float)
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """The methods that are ranked (see the module) among those that ran on all problems."""
+        here = self.everywhere
+        others = {EIGHT, *(variant for pair in PAIRS if pair in here for variant in PAIRS[pair])}
+        return tuple(method for method in here if method not in others) if self.problems else ()
 
     def mean_ranks(self) -> dict[str, float]:
-        """Returns the mean rank of each method that ran on all problems, and of the better COBYQA."""
-        methods = self.everywhere
-        if not methods or not self.problems:
-            return {}
-        ranks = self._ranks(methods)
-        return {name: float(self._counted(self._row(name, ranks, methods)).mean()) for name in self._averaged}
+        """Returns the mean rank of each method that is ranked."""
+        return {m: float(self._counted(row).mean()) for m, row in zip(self.ranked, self._ranks(), strict=True)}
 
     def rank_difference(self, method: str, other: str) -> Difference:
-        """Returns the mean difference of two methods' ranks among the methods that ran on all problems."""
-        methods = self.everywhere
-        ranks = self._ranks(methods)
-        return interval(self._counted(ranks[methods.index(method)] - ranks[methods.index(other)]))
+        """Returns the mean difference of the ranks of two methods that are ranked."""
+        names, ranks = self.ranked, self._ranks()
+        return interval(self._counted(ranks[names.index(method)] - ranks[names.index(other)]))
 
-    def _ranks(self, methods: Sequence[str]) -> np.ndarray:
-        found: np.ndarray = stats.rankdata(np.array([self.score(method) for method in methods]), axis=0)
+    def _ranks(self) -> np.ndarray:
+        scores = [self.score(method) for method in self.ranked]
+        found: np.ndarray = stats.rankdata(np.array(scores), axis=0) if scores else np.empty((0, 0))
         return found
 
     def mean_scores(self) -> dict[str, float]:
-        """Returns the mean score of each method that ran on all problems, and of the better COBYQA."""
-        return {name: float(self._counted(self.score(name)).mean()) for name in self._averaged if self.problems}
-
-    @property
-    def _averaged(self) -> list[str]:
-        both = all(method in self.everywhere for method in COBYQAS) and self.has(BETTER_COBYQA)
-        return [*self.everywhere, *[BETTER_COBYQA] * both]
+        """Returns the mean score of each method that ran on all problems."""
+        return {name: float(self._counted(self.score(name)).mean()) for name in self.everywhere if self.problems}
 
     def difference(self, method: str, other: str, level: float = 0.95) -> Difference:
         """Returns the mean difference of two methods' scores over the problems on which both ran."""
@@ -156,16 +154,18 @@ class Board:
         return np.array([values[known & (boxes == name)].mean() for name in names])
 
 
-def _better(methods: Sequence[str], problems: Sequence[Problem], scores: np.ndarray) -> dict[int, str]:
-    if not all(method in methods for method in COBYQAS):
+def _better(
+    two: tuple[str, str], methods: Sequence[str], problems: Sequence[Problem], scores: np.ndarray
+) -> dict[int, str]:
+    if not all(method in methods for method in two):
         return {}
     found = {}
     for d in {problem.dimension for problem in problems}:
         at = np.array([problem.dimension == d for problem in problems])
-        both = scores[[methods.index(method) for method in COBYQAS]][:, at]
+        both = scores[[methods.index(method) for method in two]][:, at]
         both = both[:, ~np.isnan(both).any(axis=0)]
         if both.shape[1]:
-            found[d] = COBYQAS[int(both.mean(axis=1).argmin())]
+            found[d] = two[int(both.mean(axis=1).argmin())]
     return found
 
 

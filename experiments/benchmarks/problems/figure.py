@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.benchmarks.problems.board import OURS, Board, least_and_start
+from experiments.benchmarks.problems.board import OURS, PAIRS, Board, least_and_start
 from experiments.benchmarks.problems.coco_files import TARGETS
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
@@ -40,7 +40,7 @@ def drawn(board: Board, panels: Sequence[Board]) -> list[str]:
     """Returns the methods to draw, at most seven: those of ``ALWAYS``, then those with the best mean ranks."""
     ranks, here = board.mean_ranks(), {method for panel in panels for method in panel.everywhere}
     methods = [method for method in ALWAYS[board.problems[0].suite in LEFT] if method in here]
-    methods += sorted((m for m in ranks if m in here and m not in methods), key=lambda m: ranks[m])
+    methods += sorted((m for m in ranks if m in here and m not in (*methods, *PAIRS)), key=lambda m: ranks[m])
     return methods[: plotting.MOST]
 
 

@@ -26,9 +26,9 @@ from experiments.benchmarks.problems import (
     stages,
     suites,
 )
-from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
+from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, PAIRS, Board, Difference
 from experiments.benchmarks.problems.figure import CAPTIONS, LEFT, figure
-from experiments.benchmarks.problems.rivals import MIXED
+from experiments.benchmarks.problems.rivals import CONSTRAINED, MIXED
 from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import BOXES, SUITES
 from experiments.benchmarks.problems.tables import as_text, by_dimension, by_function, label, tables
@@ -58,7 +58,7 @@ MARGIN = 0.3
 DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy, "scbo": scbo, "log_ei": global_search}
 """Modules that implement a rival's loop here; the page shows their docstrings."""
 
-ABOUT = {"bbob-constrained": (constrained, stages), "bbob-mixint": (mixed_integer,), "tuning": (mixed_integer,)}
+ABOUT = {"bbob-constrained": (constrained,), "bbob-mixint": (mixed_integer,), "tuning": (mixed_integer,)}
 """Further modules whose docstrings the page of a suite shows."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
@@ -85,6 +85,11 @@ CLAIMS = {
     "tuning": "On hyperparameters with integers and decades, the trust region on the derived Gaussian process ends "
     "lower than pycma, random search and optuna's samplers.",
 }
+
+AT_EACH_STAGE = (
+    " After each number of queries in the tables, its mean log10 gap is below those of the better COBYQA and the better "
+    "NEWUOA."
+)
 
 
 def name_of(record: Record) -> str:
@@ -122,14 +127,15 @@ def render(
     """Writes the facts with tables, the verdicts, the figure and the records; returns the tables as text."""
     ordered = _in_table_order(records)
     shown, suite = tables(ordered), SUITES[ordered[0].run.problem.suite]
-    shown += stages.tables(ordered) if suite.stages else []
+    staged = stages if ordered[0].run.problem.stages else None
+    shown += stages.tables(ordered) if staged else []
     problems, methods = {r.run.problem for r in ordered}, dict.fromkeys(r.run.method for r in ordered)
     about = {
         "format": results.FORMAT,
         "paper": "ours",
         "source": f"ours, problems: {name.removeprefix('problems-')}",
         "shows": f"{SHOWS[suite.name]}: {len(problems)} problems, {len(methods)} methods",
-        "claim": CLAIMS[suite.name],
+        "claim": CLAIMS[suite.name] + AT_EACH_STAGE * bool(staged and suite.name not in CONSTRAINED),
         "settings": {r.name: r.where for r in rivals.RIVALS.values() if r.name in methods},
         "seeds": sorted({problem.instance for problem in problems}),
         "scale": "as asked",
@@ -139,6 +145,7 @@ def render(
             for module in (
                 *(suites, boards, rivals),
                 *ABOUT.get(suite.name, ()),
+                *([stages] if staged else []),
                 *(DRIVEN[method] for method in methods if method in DRIVEN),
             )
         ),
@@ -213,14 +220,17 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
                 found += _first(board.shared(OURS, few), f"over the black boxes on which {label(few)} ran")
         for name, chosen in by_function(board):
             own = board.where(chosen)
-            if best := _next_to_ours(own, own.mean_scores()):
+            if best := _next_to_ours(own, {m: v for m, v in own.mean_scores().items() if m not in PAIRS}):
                 found.append(_below(own, best, f"on {name} ends lower than the best of the others, {label(best)}"))
     if suite.name in MIXED:
         judge = _not_behind if suite.dimensions else _ends_lower
         return [*(judge(board, m) for m in board.methods if m != OURS and _met(board, m)), *found]
-    if suite.stages:
-        return [*map(_claim, stages.claims(records)), *found]
-    found += [_ends_lower(board, m) for m in (BETTER_COBYQA, *MET) if _met(board, m)]
+    if board.problems[0].stages:
+        found[:0] = map(_claim, stages.claims(records))
+    if suite.name in CONSTRAINED:
+        return found
+    met = MET if board.problems[0].stages else (BETTER_COBYQA, *MET)
+    found += [_ends_lower(board, method) for method in met if _met(board, method)]
     multimodal = board.where(lambda p: suite.group(p.function) in MULTIMODAL)
     if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere and _met(multimodal, "cma"):
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
@@ -228,7 +238,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         both = board.shared(EIGHT, OURS)
         claim = f"with 8 queries at a time ends at most {MARGIN} above one at a time, at equal queries"
         found.append(_verdict(both, both.difference(EIGHT, OURS), "log10 gap", claim, MARGIN))
-        if board.has("cma") and (together := board.shared(EIGHT, "cma")).problems:
+        if "cma" in board.methods and (together := board.shared(EIGHT, "cma")).problems:
             claim = "with 8 queries at a time ends lower than CMA-ES, at equal queries"
             found.append(_verdict(together, together.difference(EIGHT, "cma"), "log10 gap", claim))
     return found
@@ -244,15 +254,15 @@ def _first(board: Board, where: str) -> list[Verdict]:
 
 
 def _next_to_ours(board: Board, values: Mapping[str, float]) -> str | None:
-    """Returns the other method with the least value among those that ran on all problems, or None."""
-    others = [method for method in board.everywhere if method != OURS]
+    """Returns the method with the least value besides ours, or None."""
+    others = [method for method in values if method != OURS]
     if OURS not in values or not others or len(board.problems) < 2:
         return None
     return min(others, key=lambda method: values[method])
 
 
 def _met(board: Board, other: str) -> bool:
-    return board.has(other) and bool(board.shared(OURS, other).problems)
+    return other in board.methods and bool(board.shared(OURS, other).problems)
 
 
 def _ends_lower(board: Board, other: str) -> Verdict:

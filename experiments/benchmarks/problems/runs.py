@@ -20,7 +20,7 @@ import torch
 
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress
 from experiments.benchmarks.problems.rivals import MIXED, RIVALS
-from experiments.benchmarks.problems.suites import BOXES, SIDE, SUITES, Opened, Problem, opened
+from experiments.benchmarks.problems.suites import BOXES, SIDE, Opened, Problem, opened
 from experiments.running.results import ResultsError
 from optimizers import Space
 from optimizers.comparison.queries import Queries
@@ -264,7 +264,7 @@ def record_of(
 ) -> Record:
     """Creates the record of a run from its progress with the main and with the strict tolerance of constraints."""
     reached = () if run.problem.suite in BOXES else tuple(progress.reached())
-    stages = [factor * run.problem.dimension for factor in SUITES[run.problem.suite].stages]
+    stages = [factor * run.problem.dimension for factor in run.problem.stages]
     stages = sorted({1, *stages, progress.asked}) if stages else []
     least, strictly = (() if p is None else tuple(p.thinned(*stages)) for p in (progress, strict))
     return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure, strictly)

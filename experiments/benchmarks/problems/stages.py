@@ -2,8 +2,10 @@
 
 Each test is one-sided: its null hypothesis is that our method's mean log10 gap is not below the rival's. Holm's method
 adjusts the p-values of all cells of a table together, so that the probability of any false "below" in the table is at
-most 5%. The intervals in tables have level 95%. The claims are tests after 10 d queries and after all queries, against
-COBYLA, SLSQP, and COBYQA with the better of its two radii in each dimension; their intervals have joint level 95%.
+most 5%. The intervals in tables have level 95%. Ranks count one variant of our method, and COBYQA and NEWUOA with the
+better of their two radii in each dimension. The claims are tests after each number of queries against the better COBYQA
+and the better NEWUOA or, on constrained problems, after 10 d queries and after all queries against the better COBYQA,
+COBYLA and SLSQP; their intervals have joint level 95%.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board, Difference, holm
+from experiments.benchmarks.problems.board import BETTER_COBYQA, BETTER_NEWUOA, OURS, Board, Difference, holm
 from experiments.benchmarks.problems.runs import Record
 from experiments.benchmarks.problems.suites import SUITES
 from experiments.benchmarks.problems.tables import Part, by_dimension, by_group, label
 from experiments.harness.verdicts import Table
 
-CLAIMED = (BETTER_COBYQA, "cobyla", "slsqp")
-"""The rivals of the claims."""
+CLAIMED = {"bbob-constrained": (BETTER_COBYQA, "cobyla", "slsqp")}
+"""The rivals of the claims; ``UNCONSTRAINED`` for other suites."""
+
+UNCONSTRAINED = (BETTER_COBYQA, BETTER_NEWUOA)
 
 LEVEL = 0.05
 
@@ -66,16 +70,16 @@ def after(records: Sequence[Record], factor: int, strict: bool = False) -> list[
 def factors(records: Sequence[Record]) -> tuple[int, ...]:
     """Returns the numbers of queries over d after which methods are compared."""
     problem = records[0].run.problem
-    return (*SUITES[problem.suite].stages, problem.queries // problem.dimension)
+    return (*problem.stages, problem.queries // problem.dimension)
 
 
 def claims(records: Sequence[Record]) -> list[Test]:
     """Returns the tests of the claims whose methods ran, with intervals at Bonferroni's level."""
-    found = []
-    for factor in factors(records)[-2:]:
+    found, suite = [], records[0].run.problem.suite
+    for factor in factors(records)[-2 if suite in CLAIMED else 0 :]:
         board = Board.of(after(records, factor))
-        for rival in CLAIMED:
-            if board.has(OURS) and board.has(rival) and (shared := board.shared(OURS, rival)).problems:
+        for rival in CLAIMED.get(suite, UNCONSTRAINED):
+            if {OURS, rival} <= {*board.methods} and (shared := board.shared(OURS, rival)).problems:
                 found.append((shared, rival, factor))
     level = 1 - LEVEL / max(len(found), 1)
     tested = [board.difference(OURS, rival, level) for board, rival, _ in found]
@@ -104,7 +108,8 @@ def tables(records: Sequence[Record]) -> list[Table]:
 def _means(boards: dict[str, Board], what: str) -> Table:
     means = [board.mean_scores() if what == "gap" else board.mean_ranks() for board in boards.values()]
     rows = [(label(m), *(f"{mean[m]:.2f}" for mean in means)) for m in means[0] if all(m in mean for mean in means)]
-    caption = f"Mean {'log10 gap' if what == 'gap' else 'rank'} over all problems after several numbers of queries."
+    measure = "log10 gap" if what == "gap" else f"rank of {len(rows)} methods"
+    caption = f"Mean {measure} over all problems after several numbers of queries; of the methods that ran on all."
     return Table((f"mean {what}", *boards), tuple(rows), caption)
 
 
@@ -112,7 +117,7 @@ def _differences(
     board: Board, parts: Sequence[Part], queries: str, by: str
 ) -> tuple[Table, list[tuple[str, str, str]]]:
     """Returns a table of the differences to each rival, and the cells of each rival that do not hold."""
-    rivals = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
+    rivals = [method for method in board.methods if method != OURS] if OURS in board.methods else []
     cells = {
         (rival, name): board.where(chosen).difference(OURS, rival)
         for rival, (name, chosen) in itertools.product(rivals, parts)

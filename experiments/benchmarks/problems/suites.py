@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ class Suite:
         known: all dimensions of the suite.
         factor: default number of queries over d; a black box has its own budget.
         own_start: whether runs start at COCO's initial solution.
-        stages: further numbers of queries over d after which methods are compared.
+        stages: further numbers of queries over d after which methods are compared, if the budget exceeds all of them.
     """
 
     name: str
@@ -102,9 +103,9 @@ class Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("bbob", USUAL, NOISELESS_GROUPS, USUAL),
-        Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, USUAL),
-        Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640), 2),
+        Suite("bbob", USUAL, NOISELESS_GROUPS, USUAL, stages=(2, 5, 10, 20, 50)),
+        Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, USUAL, stages=(2,)),
+        Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640), 2, stages=(2,)),
         Suite("bbob-constrained", USUAL, CONSTRAINED_GROUPS, USUAL, own_start=True, stages=(5, 10)),
         Suite("bbob-mixint", (5, 10, 20, 40), NOISELESS_GROUPS, (5, 10, 20, 40, 80, 160), own_start=True),
         *(Suite(name, (), {}, ()) for name in BOXES),
@@ -135,6 +136,12 @@ class Problem:
         """The number of constraints."""
         constrained_suite = self.suite == "bbob-constrained"
         return constrained.count_of(int(self.function), self.dimension) if constrained_suite else 0
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The suite's ``stages`` if the budget exceeds all of them, or else nothing."""
+        found = SUITES[self.suite].stages
+        return found if self.queries > max(found, default=math.inf) * self.dimension else ()
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
+from experiments.benchmarks.problems.board import OURS, PAIRS, Board
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
 from experiments.benchmarks.problems.suites import BOXES, SUITES, Problem, Suite, listed
@@ -36,7 +36,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         parts = [*by_dimension(board), whole]
         groups = by_group(board, suite)
         found = [ranks(board, parts), scores(board, parts), ranks(board, [*groups, whole], "group")]
-        if not suite.stages:
+        if not board.problems[0].stages:
             found[2:2] = [differences(board, parts)]
             found += [differences(board, [*groups, whole], "group")]
     found += [table for table in [on_fewer(board)] if table]
@@ -47,7 +47,7 @@ def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table
     """Returns the table of mean ranks, with the best method over all problems first."""
     main = [board.where(chosen) for _, chosen in columns]
     found = [part.mean_ranks() for part in main]
-    methods = " / ".join(str(len(part.everywhere)) for part in main)
+    methods = " / ".join(str(len(part.ranked)) for part in main)
     problems = " / ".join(str(len(part.problems)) for part in main)
     caption = (
         f"Mean rank by {by}; each column ranks the methods that ran on all of its problems "
@@ -82,7 +82,7 @@ def _mean(finals: Sequence[float]) -> str:
 
 def differences(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
     """Returns the table of paired differences between our method and each rival on the problems on which both ran."""
-    others = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
+    others = [method for method in board.methods if method != OURS] if OURS in board.methods else []
     rows = []
     for other in others:
         found = [board.where(chosen).difference(OURS, other) for _, chosen in columns]
@@ -97,7 +97,8 @@ def differences(board: Board, columns: Sequence[Part], by: str = "dimension") ->
 def on_fewer(board: Board) -> Table | None:
     """Ranks all methods on the problems of each method that ran on only some; None if every method ran on all."""
     parts = [board.where(_with("dimension", d)) for d in _dimensions(board)]
-    slow = [m for m in board.methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
+    methods = [method for method in board.methods if method not in PAIRS]
+    slow = [m for m in methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
     if not slow:
         return None
     rows = []
@@ -212,11 +213,12 @@ def _meaning(board: Board) -> str:
 
 
 def _better(board: Board) -> str:
-    if not board.better:
-        return ""
-    where = {m: [d for d in sorted(board.better) if board.better[d] == m] for m in board.better.values()}
-    said = "; ".join(f"{label(method)} at d = {listed(dims)}" for method, dims in where.items())
-    return f"The better COBYQA, by mean score: {said}. "
+    said = ""
+    for pair, better in board.better.items():
+        where = {m: [d for d in sorted(better) if better[d] == m] for m in better.values()}
+        listing = "; ".join(f"{label(method)} at d = {listed(dims)}" for method, dims in where.items())
+        said += f"{pair[0].upper()}{pair[1:]}, by mean score: {listing}. "
+    return said
 
 
 def _asked(board: Board) -> str:
