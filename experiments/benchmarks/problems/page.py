@@ -87,8 +87,8 @@ CLAIMS = {
 }
 
 AT_EACH_STAGE = (
-    " After each number of queries in the tables, its mean log10 gap is below those of the better COBYQA and the better "
-    "NEWUOA."
+    " After each number of queries in the tables, its mean log10 gap is below that of the better COBYQA and of the "
+    "better NEWUOA."
 )
 
 
