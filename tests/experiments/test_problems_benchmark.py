@@ -584,8 +584,7 @@ def test_a_published_scoreboard_follows_from_its_records(name, tmp_path):
     instances = page.FRESH if name.endswith(("-fresh", "-tuning")) else instances
     assert all(r.run.problem.instance in instances and not r.failure for r in records)
     assert page.take_over(PUBLISHED, name, tmp_path, 100) == f"{len(records)} runs"
-    for ending in ("settings.json", "txt"):
-        assert (tmp_path / f"{name}.{ending}").read_text() == (PUBLISHED / f"{name}.{ending}").read_text()
+    assert (tmp_path / f"{name}.settings.json").read_text() == (PUBLISHED / f"{name}.settings.json").read_text()
     anew, kept = (_verdicts(folder / f"{name}.verdicts.json") for folder in (tmp_path, PUBLISHED))
     assert anew == kept
 

@@ -110,7 +110,7 @@ def by_name(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def write(name: str, records: Sequence[Record], out: Path, command: str) -> list[str]:
-    """Writes the files of one id, and returns its tables as text."""
+    """Writes the files of one id and its tables as text; returns the text."""
     facts = {
         "experiment": name,
         "versions": results.versions("cma", "coco-experiment"),
@@ -118,7 +118,9 @@ def write(name: str, records: Sequence[Record], out: Path, command: str) -> list
         "machine": results.machine(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    return render(name, records, out, facts)
+    text = render(name, records, out, facts)
+    results.replace(out / f"{name}.txt", "\n".join(text).encode())
+    return text
 
 
 def render(
@@ -160,9 +162,7 @@ def render(
         results.save_figure(figure(ordered), out / f"{name}.png", dpi)
     lines = "".join(json.dumps(record.as_json(), separators=(",", ":")) + "\n" for record in ordered)
     results.replace(out / f"{name}{PACKED}", lzma.compress(lines.encode(), preset=9))
-    text = [line for table in shown for line in as_text(table)]
-    results.replace(out / f"{name}.txt", "\n".join(text).encode())
-    return text
+    return [line for table in shown for line in as_text(table)]
 
 
 def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
