@@ -129,7 +129,7 @@ def render(
     """Writes the facts with tables, the verdicts, the figure and the records; returns the tables as text."""
     ordered = _in_table_order(records)
     shown, suite = tables(ordered), SUITES[ordered[0].run.problem.suite]
-    staged = stages if ordered[0].run.problem.stages else None
+    staged = bool(ordered[0].run.problem.stages)
     shown += stages.tables(ordered) if staged else []
     problems, methods = {r.run.problem for r in ordered}, dict.fromkeys(r.run.method for r in ordered)
     about = {
@@ -137,7 +137,7 @@ def render(
         "paper": "ours",
         "source": f"ours, problems: {name.removeprefix('problems-')}",
         "shows": f"{SHOWS[suite.name]}: {len(problems)} problems, {len(methods)} methods",
-        "claim": CLAIMS[suite.name] + AT_EACH_STAGE * bool(staged and suite.name not in CONSTRAINED),
+        "claim": CLAIMS[suite.name] + AT_EACH_STAGE * (staged and suite.name not in CONSTRAINED),
         "settings": {r.name: r.where for r in rivals.RIVALS.values() if r.name in methods},
         "seeds": sorted({problem.instance for problem in problems}),
         "scale": "as asked",
@@ -147,7 +147,7 @@ def render(
             for module in (
                 *(suites, boards, rivals),
                 *ABOUT.get(suite.name, ()),
-                *([stages] if staged else []),
+                *[stages] * staged,
                 *(DRIVEN[method] for method in methods if method in DRIVEN),
             )
         ),

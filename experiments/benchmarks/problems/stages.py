@@ -2,10 +2,9 @@
 
 Each test is one-sided: its null hypothesis is that our method's mean log10 gap is not below the rival's. Holm's method
 adjusts the p-values of all cells of a table together, so that the probability of any false "below" in the table is at
-most 5%. The intervals in tables have level 95%. Ranks count one variant of our method, and COBYQA and NEWUOA with the
-better of their two radii in each dimension. The claims are tests after each number of queries against the better COBYQA
-and the better NEWUOA or, on constrained problems, after 10 d queries and after all queries against the better COBYQA,
-COBYLA and SLSQP; their intervals have joint level 95%.
+most 5%. The intervals in tables have level 95%. The claims are tests after each number of queries against the better
+COBYQA and the better NEWUOA or, on constrained problems, after 10 d queries and after all queries against the better
+COBYQA, COBYLA and SLSQP; their intervals have joint level 95%.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def _means(boards: dict[str, Board], what: str) -> Table:
     means = [board.mean_scores() if what == "gap" else board.mean_ranks() for board in boards.values()]
     rows = [(label(m), *(f"{mean[m]:.2f}" for mean in means)) for m in means[0] if all(m in mean for mean in means)]
     measure = "log10 gap" if what == "gap" else f"rank of {len(rows)} methods"
-    caption = f"Mean {measure} over all problems after several numbers of queries; of the methods that ran on all."
+    caption = f"Mean {measure} over all problems after several numbers of queries, for methods that ran on all of them."
     return Table((f"mean {what}", *boards), tuple(rows), caption)
 
 
