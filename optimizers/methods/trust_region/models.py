@@ -190,7 +190,8 @@ class ModelBuilder:
             fit.metric, fit.basis = carried_metric(fit.metric, fit.basis, basis, grown), basis
             fit.spanning = len(basis) < d or d > self.rules.design.whole
         every = max(5, min(d, len(rows)) // 8) if fit.spanning else max(2, d // 2)
-        young = len(data.values) <= self.rules.model.young * d and d <= self.rules.design.whole
+        rule = self.rules.model
+        young = len(data.values) <= min(rule.young * d, rule.few) and d <= self.rules.design.whole
         young = young and self.constraints is None and not self.box.has_integers
         due = not young and (fit.params is None or len(data.values) - fit.fitted_at >= every)
         try:

@@ -188,6 +188,26 @@ def test_a_sphere_is_solved_sooner_if_a_few_values_decide_neither_on_a_metric_no
     assert np.median(gaps[2]) < 1e-3 * np.median(gaps[0])
 
 
+def waves(x):
+    return float((10.0 - 10.0 * torch.cos(2.0 * math.pi * x) + x.square()).sum())
+
+
+def test_ripples_in_many_variables_are_smoothed_over_soon():
+    """Rastrigin's function after 20d queries: a run whose first 2d values have no noise follows the ripples.
+
+    Each start ends at least three times as low where noise is fitted after 20 values.
+    """
+    d, box = 20, [(-5.0, 5.0)] * 20
+    for seed in (2, 3):
+        rng, found = np.random.default_rng(seed), {}
+        c, x0 = (torch.from_numpy(rng.uniform(-4.0, 4.0, d)) for _ in range(2))
+        for few in (20, 40):
+            rules = TrustRegionRules(model=ModelRule(few=few))
+            opt = SurrogateTrustRegion(x0, bounds=box, max_queries=20 * d, seed=seed, rules=rules)
+            found[few] = run(opt, lambda x, c=c: waves(x - c)).fun
+        assert 3.0 * found[20] < found[40]
+
+
 def test_a_short_window_has_a_metric_all_the_same():
     opt = SurrogateTrustRegion([1.0, -2.0, 3.0], bounds=[(-5.0, 5.0)] * 3, max_queries=12, window=4)
     run(opt, quadratic)
