@@ -112,7 +112,7 @@ ROWS: dict[str, TrustRegionRules] = {
     "geometry queries where the variance is most": TrustRegionRules(geometry=VarianceRule()),
     "a design of 2d + 1 points": TrustRegionRules(design=BothSides(directions=60)),
     "metric and noise from the first query on": _model(young=0),
-    "metric and noise after 2d queries in any d": _model(few=float("inf")),
+    "metric and noise after 2d queries alone": _model(few=float("inf")),
     "without Newton steps after the first": _model(newton=0),
     "without noise and ripples": _model(search=ShapeSearch(evidence=float("inf"))),
     "ripples told from noise, not smoothed over": TrustRegionRules(noise=NoiseAlone()),

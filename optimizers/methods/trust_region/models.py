@@ -190,12 +190,11 @@ class ModelBuilder:
             fit.metric, fit.basis = carried_metric(fit.metric, fit.basis, basis, grown), basis
             fit.spanning = len(basis) < d or d > self.rules.design.whole
         every = max(5, min(d, len(rows)) // 8) if fit.spanning else max(2, d // 2)
-        rule = self.rules.model
-        young = len(data.values) <= min(rule.young * d, rule.few) and d <= self.rules.design.whole
-        young = young and self.constraints is None and not self.box.has_integers
+        young = len(data.values) <= self.rules.model.young * d and d <= self.rules.design.whole
+        young = young and fit.params is None and self.constraints is None and not self.box.has_integers
         due = not young and (fit.params is None or len(data.values) - fit.fitted_at >= every)
         try:
-            region = self._region_model(state, center, numbers, rows, due)
+            region = self._region_model(state, center, numbers, rows, young, due)
         except NotPositiveDefiniteError:
             return None
         if self.constraints is not None and state.constraints is not None and self.loss is None:
@@ -208,9 +207,9 @@ class ModelBuilder:
         return LocalModel(numbers, means, region, composite)
 
     def _region_model(
-        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool
+        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, young: bool, due: bool
     ) -> RegionModel:
-        """The model of f; its metric and hyper-parameters are fitted first if a fit is ``due``."""
+        """The model of f; its metric and hyper-parameters are fitted first if a fit is ``due`` or noise evident."""
         fit, run, rule, values = state.fit, state.run, self.rules.model, state.data.values
         outside = None if len(fit.basis) == self.box.d else unit_outside(fit.basis, self.normal(4))
         # By a power of two division is exact.
@@ -244,6 +243,8 @@ class ModelBuilder:
         kinked = may_be_kinked and fit.fitted_at > 0
         data, map = scaled(fit.metric)
         params = fit.params or fitted(None, run.smoothing)
+        if young and run.noisy is None and self.loss is None and len(values) > rule.few:
+            due = self.rules.noise.needs(data.model(fitted(None, None)), rule.search, young)
         if due:
             kinked, first = may_be_kinked, RegionModel(data.model(params), map, unit, fit.basis, outside)
             hessian = first.hessian

@@ -176,6 +176,7 @@ class NoiseRule:
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f, and
             a run on a plateau this many queries per variable after it has last found a lower value.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
+        evident: the same number for a young model (``ModelRule``), which may take unknown curvatures for noise.
     """
 
     ripples: float = 1
@@ -185,6 +186,7 @@ class NoiseRule:
     early: float = 10
     seen: float = 1.0
     needed: float = 0.2
+    evident: float = 1.0
     averaging: float = 20
 
     def smooths(self, noisy: bool | None) -> bool:
@@ -196,10 +198,10 @@ class NoiseRule:
         curvature = float(torch.linalg.eigvalsh(hessian).abs().mean())
         return 0.5 * curvature * length**2 > self.seen * math.sqrt(variance)
 
-    def needs(self, pinned: PinnedModel | ResidualModel, search: ShapeSearch) -> bool:
+    def needs(self, pinned: PinnedModel | ResidualModel, search: ShapeSearch, young: bool = False) -> bool:
         """Whether the values are much less likely without noise, after the amplitude has been fitted again."""
-        data, params = pinned.data, pinned.params
-        return params.noise > 0.0 and search.excess(data, params) > self.needed * len(data.y)
+        data, params, each = pinned.data, pinned.params, self.evident if young else self.needed
+        return params.noise > 0.0 and search.excess(data, params) > each * len(data.y)
 
     def may_be_kinked(self, heights: Tensor, d: int) -> bool:
         """Whether exact values of d variables may have errors at kinks; repeated values are steps instead."""
@@ -294,8 +296,8 @@ class ModelRule:
     Attributes:
         young: with at most this many queries per variable, only the kernel's amplitude a is fitted, without metric and
             noise. This does not apply to constraints, integers, or more variables than ``DesignRule.whole``.
-        few: with more queries than this, metric and noise are fitted in any number of variables: a long run without
-            noise would follow ripples to their scale.
+        few: with more queries than this, metric and noise are fitted all the same if noise is ``evident``
+            (``NoiseRule``): a long run without noise would follow ripples to their scale.
         close: in a subspace without noise, queries nearer to the center than this many ρ are left out.
         prior: the constants of the pinned kernel.
         search: the search for the kernel's amplitude and noise.

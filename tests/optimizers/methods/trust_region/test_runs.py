@@ -195,10 +195,10 @@ def waves(x):
 def test_ripples_in_many_variables_are_smoothed_over_soon():
     """Rastrigin's function after 20d queries: a run whose first 2d values have no noise follows the ripples.
 
-    Each start ends at least three times as low where noise is fitted after 20 values.
+    Each start ends at least three times as low where noise is fitted as soon as it is evident.
     """
     d, box = 20, [(-5.0, 5.0)] * 20
-    for seed in (2, 3):
+    for seed in (0, 5):
         rng, found = np.random.default_rng(seed), {}
         c, x0 = (torch.from_numpy(rng.uniform(-4.0, 4.0, d)) for _ in range(2))
         for few in (20, 40):
