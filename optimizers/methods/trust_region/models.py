@@ -194,7 +194,7 @@ class ModelBuilder:
         young = young and fit.params is None and self.constraints is None and not self.box.has_integers
         due = not young and (fit.params is None or len(data.values) - fit.fitted_at >= every)
         try:
-            region = self._region_model(state, center, numbers, rows, young, due)
+            region = self._region_model(state, center, numbers, rows, due)
         except NotPositiveDefiniteError:
             return None
         if self.constraints is not None and state.constraints is not None and self.loss is None:
@@ -207,7 +207,7 @@ class ModelBuilder:
         return LocalModel(numbers, means, region, composite)
 
     def _region_model(
-        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, young: bool, due: bool
+        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool
     ) -> RegionModel:
         """The model of f; its metric and hyper-parameters are fitted first if a fit is ``due`` or noise evident."""
         fit, run, rule, values = state.fit, state.run, self.rules.model, state.data.values
@@ -243,6 +243,7 @@ class ModelBuilder:
         kinked = may_be_kinked and fit.fitted_at > 0
         data, map = scaled(fit.metric)
         params = fit.params or fitted(None, run.smoothing)
+        young = fit.params is None and not due
         if young and run.noisy is None and self.loss is None and len(values) > rule.few:
             due = self.rules.noise.needs(data.model(fitted(None, None)), rule.search, young)
         if due:

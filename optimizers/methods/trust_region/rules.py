@@ -297,7 +297,7 @@ class ModelRule:
         young: with at most this many queries per variable, only the kernel's amplitude a is fitted, without metric and
             noise. This does not apply to constraints, integers, or more variables than ``DesignRule.whole``.
         few: with more queries than this, metric and noise are fitted all the same if noise is ``evident``
-            (``NoiseRule``): a long run without noise would follow ripples to their scale.
+            (``NoiseRule``), except with residuals: a long run without noise would follow ripples to their scale.
         close: in a subspace without noise, queries nearer to the center than this many ρ are left out.
         prior: the constants of the pinned kernel.
         search: the search for the kernel's amplitude and noise.

@@ -9,7 +9,7 @@ from optimizers import SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.plans import Step
 from optimizers.methods.trust_region.radius import Radius
-from optimizers.methods.trust_region.rules import ModelRule, TrustRegionRules
+from optimizers.methods.trust_region.rules import ModelRule, NoiseRule, TrustRegionRules
 
 
 def points(n, d, seed=0):
@@ -206,6 +206,18 @@ def test_ripples_in_many_variables_are_smoothed_over_soon():
             opt = SurrogateTrustRegion(x0, bounds=box, max_queries=20 * d, seed=seed, rules=rules)
             found[few] = run(opt, lambda x, c=c: waves(x - c)).fun
         assert 3.0 * found[20] < found[40]
+
+
+def test_an_ill_conditioned_function_is_not_taken_for_ripples():
+    """A rotated ellipsoid of 20 variables: the queries are the same as if noise could not be evident."""
+    d, asked = 20, {}
+    Q, x0 = torch.linalg.qr(points(d, d)).Q, 2.0 * points(1, d, seed=1)[0]
+    for few, evident in ((20, 1.0), (40, 1.0), (20, 0.0)):
+        rules = TrustRegionRules(model=ModelRule(few=few), noise=NoiseRule(evident=evident))
+        opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * d, max_queries=60, rules=rules, store_points=True)
+        asked[few, evident] = run(opt, lambda x: quadratic(Q @ x)).history.x
+    assert torch.equal(asked[20, 1.0], asked[40, 1.0])
+    assert not torch.equal(asked[20, 0.0], asked[40, 1.0])
 
 
 def test_a_short_window_has_a_metric_all_the_same():
