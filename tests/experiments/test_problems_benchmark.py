@@ -17,7 +17,7 @@ import torch
 from scipy import stats
 from scipy.optimize import rosen
 
-from experiments.benchmarks.problems import local_entropy, newton_step, page, rivals, runs, suites
+from experiments.benchmarks.problems import global_search, local_entropy, newton_step, page, rivals, runs, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, BETTER_NEWUOA, Board, interval
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress, log_spaced, progress_in
 from experiments.benchmarks.problems.command import PUBLISHED as PUBLISHED_INSTANCES
@@ -827,6 +827,15 @@ def test_methods_with_quadratic_models_minimize_a_quadratic_in_the_box_and_resta
     assert queries.least < 1e-6
     if name.endswith("_wide"):
         assert rival.run.args[1] == rivals.OUR_RADIUS * 2 * rivals.SIDE
+
+
+def test_an_error_of_bayesian_optimization_is_not_taken_for_the_end_of_a_run(monkeypatch):
+    side = torch.full((2,), 5.0, dtype=torch.float64)
+    queries = Queries(lambda x: float(x @ x), -side, side, 30, numpy=True)
+    monkeypatch.setattr(global_search, "SingleTaskGP", lambda X, Y: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        RIVALS["log_ei"].run(queries, np.full(2, -2.0), 7)
+    assert len(queries.values) == 5
 
 
 @pytest.mark.parametrize("name", ["ngopt", "log_ei", "pybads_noisy", "optuna_gp"])

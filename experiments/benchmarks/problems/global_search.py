@@ -5,7 +5,7 @@ refitted for each query, and the log expected improvement (Ament et al., NeurIPS
 points chosen among 512. It begins with max(5, 2 d) points, as many as Ax: the start, then Sobol' points. If a fit
 fails, the model keeps its initial hyperparameters. PyBADS (Acerbi and Ma, NeurIPS 2017) is told of the noise, and
 restarts at a uniform point of the box if it stops before its budget is spent. NGOpt chooses its algorithm from d and
-the budget.
+the budget. An error of Bayesian optimization or of NGOpt is raised, so that the run counts as failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpytorch.utils.warnings import NumericalWarning
 
 from experiments.workloads.black_boxes.black_box import kept_generator
 from optimizers.comparison.outside import box_of, search_from
-from optimizers.comparison.queries import Queries
+from optimizers.comparison.queries import Ended, Queries
 from optimizers.designs import sobol
 from optimizers.seeding import seeded
 
@@ -39,8 +39,10 @@ def log_ei(queries: Queries, x0: np.ndarray, seed: int) -> None:
     d, (lower, upper) = len(x0), map(torch.from_numpy, box_of(queries))
     unit = torch.stack([torch.zeros_like(lower), torch.ones_like(lower)])
 
-    def search(start: np.ndarray, number: int) -> None:
-        first = ((torch.from_numpy(start) - lower) / (upper - lower))[None]
+    with seeded(seed, []), warnings.catch_warnings(), suppress(Ended):
+        for category in (RuntimeWarning, OptimizationWarning, BotorchWarning, NumericalWarning):
+            warnings.simplefilter("ignore", category)
+        first = ((torch.from_numpy(x0) - lower) / (upper - lower))[None]
         X = torch.cat([first, sobol(max(5, 2 * d) - 1, d, seed)])
         Y = [queries((lower + (upper - lower) * x).numpy()) for x in X]
         while True:
@@ -52,11 +54,6 @@ def log_ei(queries: Queries, x0: np.ndarray, seed: int) -> None:
             x, _ = optimize_acqf(improvement, unit, q=1, num_restarts=STARTS, raw_samples=CANDIDATES)
             X = torch.cat([X, x])
             Y.append(queries((lower + (upper - lower) * x[0]).numpy()))
-
-    with seeded(seed, []), warnings.catch_warnings():
-        for category in (RuntimeWarning, OptimizationWarning, BotorchWarning, NumericalWarning):
-            warnings.simplefilter("ignore", category)
-        search_from(x0, search, queries, None, "LogEI")
 
 
 def pybads(queries: Queries, x0: np.ndarray, seed: int) -> None:
@@ -77,10 +74,7 @@ def ngopt(queries: Queries, x0: np.ndarray, seed: int) -> None:
     """Runs nevergrad's default."""
     import nevergrad
 
-    def search(start: np.ndarray, number: int) -> None:
-        box = nevergrad.p.Array(init=start).set_bounds(*box_of(queries))
+    with kept_generator(), suppress(Ended):
+        box = nevergrad.p.Array(init=x0).set_bounds(*box_of(queries))
         box.random_state.seed(seed)
         nevergrad.optimizers.NGOpt(box, budget=queries.max_queries).minimize(queries)
-
-    with kept_generator():
-        search_from(x0, search, queries, None, "NGOpt")
