@@ -53,17 +53,24 @@ def test_a_center_that_fails_the_second_time_has_noise_and_is_no_border():
 
 
 def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
-    """A parabola with waves of length 0.3: its slope at the end is 0, and it is lower than most of its minima."""
-    opt = SurrogateTrustRegion([3.2, -1.9, 2.7], bounds=[(-5.0, 5.0)] * 3, max_queries=100)
-    smoothed = set()
-    while not opt.stopped:
-        batch = opt.ask()
-        opt.tell(batch, [float(((x - 0.5) ** 2 + 1.0 - torch.cos(20.0 * (x - 0.5))).sum()) for x in batch.points()])
-        smoothed.add(opt.state.run.smoothing)
-        assert opt.state.run.noisy is not True
-    z = opt.best_x - 0.5
-    assert smoothed == {False, True} and opt.best_fun < 1.0
-    np.testing.assert_allclose(2.0 * z + 20.0 * torch.sin(20.0 * z), 0.0, atol=1e-3)
+    """A parabola with waves of length 0.3: its slope at the end is 0, and it is lower than most of its minima.
+
+    Which minimum a run follows, and when, is a matter of rounding: one run of seven may be on its way there at the end.
+    """
+    values, slopes = [], []
+    for seed in range(7):
+        start = np.random.default_rng(seed).uniform(-4.0, 4.0, 3)
+        opt, smoothed = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 3, max_queries=100, seed=seed), set()
+        while not opt.stopped:
+            batch = opt.ask()
+            opt.tell(batch, [float(((x - 0.5) ** 2 + 1.0 - torch.cos(20.0 * (x - 0.5))).sum()) for x in batch.points()])
+            smoothed.add(opt.state.run.smoothing)
+            assert opt.state.run.noisy is not True
+        z = opt.best_x - 0.5
+        assert smoothed == {False, True}
+        values.append(opt.best_fun)
+        slopes.append(float((2.0 * z + 20.0 * torch.sin(20.0 * z)).abs().max()))
+    assert sorted(values)[5] < 1.0 and sorted(slopes)[5] < 1e-3
 
 
 @pytest.mark.parametrize(("d", "budget", "until"), [(3, 100, range(30, 37)), (20, 220, range(198, 205))], ids=str)
