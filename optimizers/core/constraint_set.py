@@ -109,9 +109,10 @@ class ConstraintSet:
         """The indices of the components in the order in which the constraints were given, shape ``m``."""
         return np.argsort(np.repeat(self._places, [*sizes, *self._known_sizes]), kind="stable")
 
-    def kept(self, sizes: tuple[int, ...]) -> np.ndarray:
-        """Whether each component belongs to a known constraint with ``keep_feasible``, shape ``m``."""
-        return np.repeat([group.known and group.keep_feasible for group in self.groups], [*sizes, *self._known_sizes])
+    def kept(self, sizes: tuple[int, ...], known: bool = True) -> np.ndarray:
+        """Whether each component belongs to a known (or evaluated) constraint with ``keep_feasible``, shape ``m``."""
+        kept = [group.keep_feasible and group.known == known for group in self.groups]
+        return np.repeat(kept, [*sizes, *self._known_sizes])
 
     def known_values(self, X: np.ndarray) -> np.ndarray:
         """The values of the known constraints, ``q x k``, at points, ``q x d``."""

@@ -161,7 +161,7 @@ def render(
     with plotting.applied():
         results.save_figure(figure(ordered), out / f"{name}.png", dpi)
     lines = "".join(json.dumps(record.as_json(), separators=(",", ":")) + "\n" for record in ordered)
-    results.replace(out / f"{name}{PACKED}", lzma.compress(lines.encode(), preset=9))
+    results.replace(out / f"{name}{PACKED}", lzma.compress(lines.encode(), preset=9 | lzma.PRESET_EXTREME))
     return [line for table in shown for line in as_text(table)]
 
 

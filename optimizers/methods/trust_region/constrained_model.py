@@ -59,6 +59,7 @@ class ConstrainedModel:
             self._c[inner] += model.pin_offsets[columns > 0]
             self._deviations[columns] = model.deviations
         self._hard = known.kept(tuple(data.sizes))[self.sides.columns]
+        self._avoided = known.kept(tuple(data.sizes), known=False)[self.sides.columns]
         self._last: tuple[np.ndarray, float] = (np.zeros(len(center)), 0.0)
 
     def expected_at(self, s: np.ndarray) -> tuple[float, np.ndarray]:
@@ -205,13 +206,12 @@ class ConstrainedModel:
 
     def _margin(self, length: float) -> np.ndarray:
         """How far inside each constraint a step of a given length must stay, shape ``r``."""
-        data = self._data
-        if len(data.errors) != len(self.sides.lower):
-            return np.zeros(len(self.sides.columns))
-        share = self.rule.margin * min(1.0, (length / data.error_length) ** 2)
-        margin: np.ndarray = share * data.errors.numpy()[self.sides.columns] / self._units
+        data, margin = self._data, np.zeros(len(self.sides.columns))
+        if len(data.errors) == len(self.sides.lower):
+            share = self.rule.margin * min(1.0, (length / data.error_length) ** 2)
+            margin = share * data.errors.numpy()[self.sides.columns] / self._units
         equal = (self.sides.lower == self.sides.upper)[self.sides.columns]
-        return np.where(equal | self._hard, 0.0, margin)
+        return np.where(equal | self._hard, 0.0, np.maximum(margin, self.rule.rounding * self._avoided))
 
     def _solve(self, region: Region, start: np.ndarray, length: float, hessian: np.ndarray) -> np.ndarray:
         margin, price = self._margin(length), self._data.price

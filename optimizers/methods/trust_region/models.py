@@ -48,8 +48,10 @@ FAR, SPACING = 30.0, 3.0
 MOST = 8
 """The most directions in ``informative_points``, and the most random directions that extend their subspace."""
 
-APART = 1e-6
-"""Multipliers ignore queries that are nearer to the center than this fraction of the first radius."""
+SAME, APART = 1e-6, 0.01
+"""The derivatives of a result leave out queries nearer to its point than 1e-6 of the first radius; and those nearer to
+it or to one another than 0.01 of the distance of the (2d + 1)-th nearest query that remains, for rounding hides
+differences within clusters."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
 """The distances in ``informative_points``, in radii, and a factor that ranks uphill points lower."""
@@ -276,7 +278,7 @@ class ModelBuilder:
         Args:
             state: the state.
             at: the point, shape ``d_free``.
-            delta: the first radius; queries within ``APART`` times this radius of the center are left out.
+            delta: the first radius.
             slack: the distance from its bound within which each constraint is active, shape ``m``.
         """
         refitted, model = self._refitted(state, at, delta)
@@ -300,9 +302,16 @@ class ModelBuilder:
     ) -> tuple[TrustRegionState, LocalModel | None]:
         """Fits a model about the query nearest to a point; returns the state with its queries and the model."""
         state, data, known = state.copied(), state.data, cast(ConstraintData, state.constraints)
-        distances = torch.linalg.vector_norm(data.points - at, dim=1)
-        kept = distances > APART * delta
-        kept[center := int(distances.argmin())] = True
+        center = int(torch.linalg.vector_norm(data.points - at, dim=1).argmin())
+        moves = data.points - data.points[center]
+        distances = torch.linalg.vector_norm(moves, dim=1)
+        others = distances[distances > SAME * delta].sort().values
+        kept = torch.zeros(len(moves), dtype=torch.bool)
+        if len(others):
+            least = APART * float(others[: 2 * moves.shape[1] + 1][-1])
+            kept[np.unique((moves / least).round().numpy(), axis=0, return_index=True)[1]] = True
+            kept &= distances > least
+        kept[center] = True
         state.data = data.rows(kept)
         state.constraints, state.fit.params = replace(known, values=known.values[kept]), None
         state.run.noisy = state.run.smoothing = bool(state.run.noisy)  # ripples are followed

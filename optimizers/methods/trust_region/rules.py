@@ -342,6 +342,8 @@ class ConstraintRule:
         most: the largest price, in units of f's slope.
         margin: the margin that a step keeps from a constraint, in units of the last step's error of prediction, which
             is assumed to fall with the square of the step's length.
+        rounding: the least margin from an evaluated inequality with ``keep_feasible``, where a violation by a rounding
+            error costs a query; a length in units of the variables' scales.
         deviations: the margin from an inequality in posterior standard deviations; see ``feasibility_probability``.
         geometry: the most consecutive queries that only improve the model.
         dearer: if a step predicts a violation inside the ball, the price is multiplied by at least this factor.
@@ -359,6 +361,7 @@ class ConstraintRule:
     least: float = 1e-3
     most: float = 1e8
     margin: float = 0.3
+    rounding: float = 1e-10
     deviations: float = 0.0
     geometry: float = 2
     dearer: float = 4.0
