@@ -85,6 +85,7 @@ def run(script, folder):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_sums_have_the_same_bits_when_compiled_and_when_read_from_the_cache(tmp_path):
     compiled = run(PASSES + OTHERS, tmp_path / "whole")
     assert len(list((tmp_path / "whole").rglob("*.nbc"))) > 10

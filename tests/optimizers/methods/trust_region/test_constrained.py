@@ -204,6 +204,7 @@ def test_the_result_of_a_noisy_run_is_nearer_to_the_truth_than_its_luckiest_quer
     assert np.sqrt(np.mean(np.square(scores))) < 2.0
 
 
+@pytest.mark.slow
 def test_own_hyperparameters_are_those_of_each_process_alone_and_help_where_smoothness_differs():
     """A wavy constraint beside a plane f: a kernel that both share is too smooth for it."""
 
@@ -246,6 +247,7 @@ def test_own_hyperparameters_are_those_of_each_process_alone_and_help_where_smoo
     assert np.mean(each) < np.mean(shared) - 0.2
 
 
+@pytest.mark.slow
 def test_a_probability_of_feasibility_keeps_noisy_steps_inside():
     def outside(probability, seed):
         violations, rng = [], np.random.default_rng(seed)

@@ -170,6 +170,7 @@ def ends(f, n, m, seed):
     return [math.log10(max(result.fun, 1e-8)) for result in (whole, given, from_best)]
 
 
+@pytest.mark.slow
 def test_given_values_are_worth_about_as_much_as_asked_ones():
     """On a curved valley, different powers and a cigar; the benchmark ``history`` has bbob and more seeds."""
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((D, D)))[0]

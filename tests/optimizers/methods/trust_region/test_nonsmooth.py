@@ -32,6 +32,7 @@ def test_a_kink_in_ten_variables_is_approached_by_half_a_digit_more_than_without
     assert np.mean(gains) - 2.0 * np.std(gains, ddof=1) / math.sqrt(len(gains)) > 0.0 and np.mean(gains) > 0.5
 
 
+@pytest.mark.slow
 def test_the_least_step_of_a_rounded_quadratic_is_found():
     """With the rule every seed's run reaches the least step; without it some do not."""
     D = torch.logspace(0, 1, 6, dtype=torch.float64)

@@ -73,7 +73,11 @@ def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
     assert sorted(values)[5] < 1.0 and sorted(slopes)[5] < 1e-3
 
 
-@pytest.mark.parametrize(("d", "budget", "until"), [(3, 100, range(30, 37)), (20, 220, range(198, 205))], ids=str)
+@pytest.mark.parametrize(
+    ("d", "budget", "until"),
+    [(3, 100, range(30, 37)), pytest.param(20, 220, range(198, 205), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_fine_ripples_stay_smoothed_over_for_ten_queries_a_variable(d, budget, until):
     """A parabola with waves of length 0.03: nothing of it is seen from some 20 queries on, or 40 in 20 variables.
 
@@ -127,6 +131,7 @@ def test_with_noise_the_center_comes_nearer_than_a_value_can_tell(noise):
     assert np.mean(gaps) + np.std(gaps) / len(gaps) ** 0.5 < 0.75
 
 
+@pytest.mark.slow
 def test_with_noise_the_result_comes_nearer_the_more_queries_there_are():
     """A window of ten queries ended at 0.3 ± 0.08 by 100 queries a variable, as by 20."""
     gaps = []
@@ -199,6 +204,7 @@ def waves(x):
     return float((10.0 - 10.0 * torch.cos(2.0 * math.pi * x) + x.square()).sum())
 
 
+@pytest.mark.slow
 def test_ripples_in_many_variables_are_smoothed_over_soon():
     """Rastrigin's function after 20d queries: a run whose first 2d values have no noise follows the ripples.
 
