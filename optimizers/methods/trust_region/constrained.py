@@ -211,18 +211,18 @@ class ConstraintModels:
             parts.append((np.array(columns), ColumnsModel(given, values)))
         return parts
 
-    def pulled(self, center: Tensor, points: Tensor, sizes: Sequence[int]) -> Tensor:
+    def pulled(self, center: Tensor, points: Tensor) -> Tensor:
         """Moves points toward a feasible center until all constraints with ``keep_feasible`` hold at them."""
         if not any(group.keep_feasible for group in self.known.known):
             return points
 
         def moved(point: Tensor) -> Tensor:
-            if not self.breach(point, sizes):
+            if not self.breach(point):
                 return point
             low, high = 0.0, 1.0
             for _ in range(HALVINGS):
                 middle = 0.5 * (low + high)
-                broken = self.breach(center + middle * (point - center), sizes)
+                broken = self.breach(center + middle * (point - center))
                 low, high = (low, middle) if broken else (middle, high)
             return center + low * (point - center)
 
@@ -230,16 +230,15 @@ class ConstraintModels:
 
     def check_start(self, center: Tensor) -> None:
         """Raises ``ValueError`` if the initial point violates a known constraint with ``keep_feasible``."""
-        sizes = self.known.sizes_given or (1,) * len(self.known.evaluated)
-        if worst := self.breach(center, sizes):
+        if worst := self.breach(center):
             raise ValueError(
                 f"x0 violates a constraint with keep_feasible=True by {worst:g}: pass an x0 that satisfies it, or set "
                 "keep_feasible=False"
             )
 
-    def breach(self, point: Tensor, sizes: Sequence[int]) -> float:
+    def breach(self, point: Tensor) -> float:
         """Computes the largest violation of the known constraints with ``keep_feasible``; 0 for a rounding error."""
-        of = tuple(sizes)
+        of = tuple(group.size or 1 for group in self.known.evaluated)
         c = np.concatenate([np.zeros(sum(of)), self.known.known_values(self.user(point[None]))[0]])
         violations = self.known.sides(of).violations(c)
         slight = violations <= SLIGHT * np.maximum(self.known.magnitudes(of), np.abs(c))

@@ -50,7 +50,7 @@ def add_evaluations(
     allowed = ((points >= box.lower) & (points <= box.upper)).all(dim=1)
     points = torch.where(allowed[:, None], box.rounded(points), points)
     if models.constraints is not None:
-        allowed &= torch.tensor([models.constraints.breach(point, sizes or ()) == 0.0 for point in points])
+        allowed &= torch.tensor([models.constraints.breach(point) == 0.0 for point in points])
     order = allowed.int().argsort(stable=True)
     points, values, allowed = points[order], values[order], allowed[order]
     weights = None if weights is None else weights[order]

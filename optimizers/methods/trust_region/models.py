@@ -133,12 +133,11 @@ class ModelBuilder:
         points, center = self.box.on_lattice(points), state.run.center if center is None else center
         if self.constraints is None or state.constraints is None:
             return points
-        sizes = state.constraints.sizes or self.constraints.known.sizes_given or ()
-        points = self.constraints.pulled(center, points, sizes)
+        points = self.constraints.pulled(center, points)
         if not self.box.has_integers:
             return points
         whole = self.box.on_lattice(points)
-        kept = (self.constraints.pulled(center, whole, sizes) == whole).all(dim=1, keepdim=True)
+        kept = (self.constraints.pulled(center, whole) == whole).all(dim=1, keepdim=True)
         return torch.where(kept, whole, center)
 
     def forget(self, state: TrustRegionState) -> None:

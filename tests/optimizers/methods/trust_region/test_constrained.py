@@ -131,6 +131,21 @@ def test_constraints_that_are_kept_are_never_violated_where_f_is_evaluated(known
     assert (known == "evaluated" or result.nfail == 0) and result.maxcv <= 1e-9
 
 
+@pytest.mark.parametrize("bounds", [1.0, [1.0], [1.0, 2.0]], ids=str)
+def test_a_known_constraint_is_kept_beside_evaluated_ones_of_any_number_of_components(bounds):
+    """An evaluated constraint with scalar bounds has an unknown number of components until f is evaluated."""
+    evaluated = NonlinearConstraint(lambda x: np.full(np.size(bounds), x @ x), -np.inf, bounds)
+    kept = LinearConstraint([[1.0, 1.0]], -np.inf, 0.9, keep_feasible=True)
+    sums = []
+
+    def fun(x):
+        sums.append(x.sum())
+        return hypersphere(x)
+
+    result = minimize(fun, [0.0, 0.0], max_queries=40, bounds=BOX, constraints=[evaluated, DISK, kept])
+    assert max(sums) <= 0.9 + 1e-9 and result.x.sum() == pytest.approx(0.9, abs=1e-6)
+
+
 def test_rounding_at_an_evaluated_constraint_that_is_kept_costs_few_queries():
     """At a violation of 1e-15 f is not evaluated: a step to the bound itself would fail every other time."""
     constraint = NonlinearConstraint(lambda x: x.sum(), -np.inf, 1.0, keep_feasible=True)
