@@ -117,6 +117,7 @@ ROWS: dict[str, TrustRegionRules] = {
     "without noise and ripples": _model(search=ShapeSearch(evidence=float("inf"))),
     "ripples told from noise, not smoothed over": TrustRegionRules(noise=NoiseAlone()),
     "ripples smoothed over until no more is seen": TrustRegionRules(noise=NoiseRule(early=0)),
+    "ripples smoothed over without a lower value": TrustRegionRules(noise=NoiseRule(patience=float("inf"))),
     "without errors at kinks": TrustRegionRules(noise=NoiseRule(kinks=float("inf"))),
     "without near queries at kinks": TrustRegionRules(geometry=GeometryRule(coverage=0)),
     "without coarser scales on plateaus": TrustRegionRules(noise=NoiseRule(plateaus=0)),

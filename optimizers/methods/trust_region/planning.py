@@ -16,7 +16,7 @@ from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settl
 from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
 from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.scales import Parabolas
-from optimizers.methods.trust_region.state import TrustRegionState
+from optimizers.methods.trust_region.state import Run, TrustRegionState
 from optimizers.subproblems.region import Region
 
 TRIALS = 32
@@ -114,6 +114,7 @@ class Planner:
             return self._restart(state)
         models.forget(state)
         models.prepare(state)
+        self._note_progress(state)
         if isinstance(told, Restart):
             state.center_at(models.center(state))
             if len(points := self.design(state, run.center, run.radius.delta)[1:]):
@@ -175,8 +176,7 @@ class Planner:
                         return self._restart(state)
                     return self._at_noise(state, model, point)
                 if self._is_on_plateau(state, model, region.delta):
-                    lasted = len(state.data.values) - self.models.best(state, run.run_start)
-                    if run.radius.rho >= self.first.rho or lasted >= rules.noise.averaging * box.d:
+                    if run.radius.rho >= self.first.rho or self._stalled(run, rules.noise.averaging):
                         return self._restart(state)
                     run.radius = rules.radius.raised(run.radius)
                     return self._beyond_plateau(state, model, replace(region, delta=run.radius.delta))
@@ -284,6 +284,21 @@ class Planner:
         if rules.radius.is_short(run.radius, float(step.norm())) or not mean < 0.0 or self._is_asked(state, point):
             return self._random_query(state)
         return self._step(state, model, region, step, -mean)
+
+    def _note_progress(self, state: TrustRegionState) -> None:
+        """Records when the run found its lowest value, and ends smoothing over ripples if that was too long ago."""
+        run = state.run
+        lowest = float(self.models.totals(state, torch.tensor([self.models.best(state, run.run_start)])))
+        if lowest < run.lowest:
+            run.lowest, run.lowest_at = lowest, self.queries
+        if run.smoothing and run.noisy is False and self._stalled(run, self.models.rules.noise.patience):
+            run.smoothing, state.fit.fitted_at = False, 0
+
+    def _stalled(self, run: Run, patience: float) -> bool:
+        """Whether a run has made ``patience`` queries for each of the model's variables without a lower value."""
+        rules = self.models.rules
+        variables = min(self.models.box.d, rules.design.whole)
+        return self.queries - run.lowest_at >= max(rules.model.few, patience * variables)
 
     def _is_on_plateau(self, state: TrustRegionState, model: LocalModel, delta: float) -> bool:
         """Whether many queries from ρ/2 to 2Δ have exactly the center's value, so that a finer scale is useless."""

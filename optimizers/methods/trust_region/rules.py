@@ -172,9 +172,11 @@ class NoiseRule:
             near the center has its value, the search moves to a coarser scale instead of a finer one; 0: never.
         early: for this many queries per variable, the model continues to smooth over ripples even when ρ has reached
             their scale, if the values are much less likely without noise.
+        patience: smoothing over ripples ends after this many queries per variable of the model without a lower value,
+            but not before ``ModelRule.few`` queries.
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f, and
-            a run on a plateau this many queries per variable after it has last found a lower value.
+            a run on a plateau this many queries per variable of the model after it has last found a lower value.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
         evident: the same number for a young model (``ModelRule``), which may take unknown curvatures for noise.
     """
@@ -184,6 +186,7 @@ class NoiseRule:
     few: float = 5
     plateaus: float = 0.25
     early: float = 10
+    patience: float = 3
     seen: float = 1.0
     needed: float = 0.2
     evident: float = 1.0

@@ -68,6 +68,8 @@ class Run:
         start_value: f + ψ at x0; inf if f failed there.
         repeated_gap: the difference of the two values at a point that was evaluated twice; inf if noise is given.
         hidden_since: the number of evaluations when noise first hid how f varies within ρ, or None.
+        lowest: the lowest value of the run; inf before the first plan.
+        lowest_at: the number of evaluations after which it was found.
     """
 
     radius: Radius
@@ -80,6 +82,8 @@ class Run:
     start_value: float = math.inf
     repeated_gap: float = math.inf
     hidden_since: int | None = None
+    lowest: float = math.inf
+    lowest_at: int = 0
 
     @property
     def follows(self) -> bool:

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -86,7 +87,8 @@ def test_fine_ripples_stay_smoothed_over_for_ten_queries_a_variable(d, budget, u
     ends = []
     for seed in range(7):
         start = np.random.default_rng(seed).uniform(-4.0, 4.0, d)
-        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * d, max_queries=budget, seed=seed)
+        rules = TrustRegionRules(noise=NoiseRule(patience=math.inf))
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * d, max_queries=budget, seed=seed, rules=rules)
         smoothing = []
         while not opt.stopped:
             batch = opt.ask()
@@ -98,6 +100,26 @@ def test_fine_ripples_stay_smoothed_over_for_ten_queries_a_variable(d, budget, u
             ends.append(begun + [*smoothing[begun:], False].index(False) + 1)
     assert len(ends) >= 6
     assert np.median(ends) in until
+
+
+@pytest.mark.parametrize("d", [4, 10])
+def test_smoothing_over_ripples_ends_when_it_finds_no_lower_value(d):
+    """Waves without a trend: before this rule, a run smoothed over them for 10 d queries whatever it found."""
+    longest = {3.0: 0, math.inf: 0}
+    for seed, patience in itertools.product(range(5), longest):
+        start = np.random.default_rng(seed).uniform(-4.0, 4.0, d)
+        rules = TrustRegionRules(noise=NoiseRule(patience=patience))
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * d, max_queries=10 * d, seed=seed, rules=rules)
+        lowest, since = math.inf, 0
+        while not opt.stopped:
+            batch = opt.ask()
+            values = torch.cos(200.0 * batch.points()).sum(dim=1)
+            opt.tell(batch, values)
+            since = 0 if float(values.min()) < lowest else since + len(batch)
+            lowest = min(lowest, float(values.min()))
+            if opt.state.run.smoothing:
+                longest[patience] = max(longest[patience], since)
+    assert longest[3.0] < max(20, 3 * d) < longest[math.inf]
 
 
 @pytest.mark.parametrize("f", [lambda x: float(x[0] ** 2 + 9.0 * x[1] ** 2), lambda x: float(smooth(x))])
