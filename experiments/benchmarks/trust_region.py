@@ -118,6 +118,7 @@ ROWS: dict[str, TrustRegionRules] = {
     "ripples told from noise, not smoothed over": TrustRegionRules(noise=NoiseAlone()),
     "ripples smoothed over until no more is seen": TrustRegionRules(noise=NoiseRule(early=0)),
     "ripples smoothed over without a lower value": TrustRegionRules(noise=NoiseRule(patience=float("inf"))),
+    "steps that fail on rough functions": TrustRegionRules(noise=NoiseRule(fruitless=float("inf"))),
     "without errors at kinks": TrustRegionRules(noise=NoiseRule(kinks=float("inf"))),
     "without near queries at kinks": TrustRegionRules(geometry=GeometryRule(coverage=0)),
     "without coarser scales on plateaus": TrustRegionRules(noise=NoiseRule(plateaus=0)),

@@ -114,7 +114,9 @@ class Planner:
             return self._restart(state)
         models.forget(state)
         models.prepare(state)
-        self._note_progress(state)
+        self._note_progress(state, told, outcome)
+        if self._is_fruitless(run):
+            return self._restart(state)
         if isinstance(told, Restart):
             state.center_at(models.center(state))
             if len(points := self.design(state, run.center, run.radius.delta)[1:]):
@@ -176,7 +178,7 @@ class Planner:
                         return self._restart(state)
                     return self._at_noise(state, model, point)
                 if self._is_on_plateau(state, model, region.delta):
-                    if run.radius.rho >= self.first.rho or self._stalled(run, rules.noise.averaging):
+                    if run.radius.rho >= self.first.rho or self._stalled(run.lowest_at, rules.noise.averaging):
                         return self._restart(state)
                     run.radius = rules.radius.raised(run.radius)
                     return self._beyond_plateau(state, model, replace(region, delta=run.radius.delta))
@@ -285,20 +287,29 @@ class Planner:
             return self._random_query(state)
         return self._step(state, model, region, step, -mean)
 
-    def _note_progress(self, state: TrustRegionState) -> None:
-        """Records when the run found its lowest value, and ends smoothing over ripples if that was too long ago."""
+    def _note_progress(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> None:
+        """Records the last lower value and successful step; ends smoothing over ripples without lower values."""
         run = state.run
         lowest = float(self.models.totals(state, torch.tensor([self.models.best(state, run.run_start)])))
         if lowest < run.lowest:
             run.lowest, run.lowest_at = lowest, self.queries
-        if run.smoothing and run.noisy is False and self._stalled(run, self.models.rules.noise.patience):
+        stepped = isinstance(told, Step) and not outcome.failed
+        if stepped or run.smoothing or isinstance(told, Design | Restart | Repeat):
+            run.stepped_at = self.queries
+        if run.smoothing and run.noisy is False and self._stalled(run.lowest_at, self.models.rules.noise.patience):
             run.smoothing, state.fit.fitted_at = False, 0
 
-    def _stalled(self, run: Run, patience: float) -> bool:
-        """Whether a run has made ``patience`` queries for each of the model's variables without a lower value."""
+    def _stalled(self, since: int, patience: float) -> bool:
+        """Whether ``patience`` queries for each of the model's variables were made after the first ``since``."""
         rules = self.models.rules
         variables = min(self.models.box.d, rules.design.whole)
-        return self.queries - run.lowest_at >= max(rules.model.few, patience * variables)
+        return self.queries - since >= max(rules.model.few, patience * variables)
+
+    def _is_fruitless(self, run: Run) -> bool:
+        """Whether the model has followed exact values for long without a successful step: f is rough at this scale."""
+        models = self.models
+        covered = run.follows and models.constraints is None and not models.box.has_integers
+        return covered and self._stalled(run.stepped_at, models.rules.noise.fruitless)
 
     def _is_on_plateau(self, state: TrustRegionState, model: LocalModel, delta: float) -> bool:
         """Whether many queries from ρ/2 to 2Δ have exactly the center's value, so that a finer scale is useless."""

@@ -174,6 +174,8 @@ class NoiseRule:
             their scale, if the values are much less likely without noise.
         patience: smoothing over ripples ends after this many queries per variable of the model without a lower value,
             but not before ``ModelRule.few`` queries.
+        fruitless: a run that follows exact values ends likewise after this many queries per variable of the model
+            without a successful step. (Not with constraints or integers.)
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f, and
             a run on a plateau this many queries per variable of the model after it has last found a lower value.
@@ -187,6 +189,7 @@ class NoiseRule:
     plateaus: float = 0.25
     early: float = 10
     patience: float = 3
+    fruitless: float = 1.5
     seen: float = 1.0
     needed: float = 0.2
     evident: float = 1.0

@@ -70,6 +70,8 @@ class Run:
         hidden_since: the number of evaluations when noise first hid how f varies within ρ, or None.
         lowest: the lowest value of the run; inf before the first plan.
         lowest_at: the number of evaluations after which it was found.
+        stepped_at: the number of evaluations after the last successful step, or after the last query that was smoothed
+            over or belonged to a design.
     """
 
     radius: Radius
@@ -84,6 +86,7 @@ class Run:
     hidden_since: int | None = None
     lowest: float = math.inf
     lowest_at: int = 0
+    stepped_at: int = 0
 
     @property
     def follows(self) -> bool:

@@ -122,6 +122,24 @@ def test_smoothing_over_ripples_ends_when_it_finds_no_lower_value(d):
     assert longest[3.0] < max(20, 3 * d) < longest[math.inf]
 
 
+def test_a_run_that_only_fails_on_a_rough_function_ends():
+    """A bowl with waves far shorter than any step. Without this rule, a run searches finer scales until the end."""
+    d = 10
+    runs = {1.5: [], math.inf: []}
+    for seed, fruitless in itertools.product(range(3), runs):
+        start = np.random.default_rng(seed).uniform(-4.0, 4.0, d)
+        rules = TrustRegionRules(noise=NoiseRule(fruitless=fruitless))
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * d, max_queries=20 * d, seed=seed, rules=rules)
+        starts = set()
+        while not opt.stopped:
+            batch = opt.ask()
+            points = batch.points()
+            opt.tell(batch, points.square().sum(dim=1) + torch.cos(1e7 * points).sum(dim=1))
+            starts.add(opt.state.run.run_start)
+        runs[fruitless].append(len(starts))
+    assert min(runs[1.5]) > 1 == max(runs[math.inf])
+
+
 @pytest.mark.parametrize("f", [lambda x: float(x[0] ** 2 + 9.0 * x[1] ** 2), lambda x: float(smooth(x))])
 def test_smooth_functions_are_asked_twice_at_one_point_at_most(f):
     """A first model may take for noise what it does not resolve."""
