@@ -113,7 +113,8 @@ def test_a_constant_function_is_searched_at_its_first_scale():
 
 def test_a_run_on_its_lowest_step_ends_after_twenty_queries_per_variable_without_a_lower_value():
     """The rule is applied when a finer scale is due, which may be a few queries later."""
-    opt = SurrogateTrustRegion([3.0, 3.5], bounds=[(-5.0, 5.0)] * 2, max_queries=60, seed=0)
+    rules = TrustRegionRules(noise=NoiseRule(fruitless=math.inf))
+    opt = SurrogateTrustRegion([3.0, 3.5], bounds=[(-5.0, 5.0)] * 2, max_queries=60, seed=0, rules=rules)
     values, ended = [], 0
     while not opt.stopped:
         batch = opt.ask()

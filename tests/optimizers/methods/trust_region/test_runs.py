@@ -108,7 +108,7 @@ def test_smoothing_over_ripples_ends_when_it_finds_no_lower_value(d):
     longest = {3.0: 0, math.inf: 0}
     for seed, patience in itertools.product(range(5), longest):
         start = np.random.default_rng(seed).uniform(-4.0, 4.0, d)
-        rules = TrustRegionRules(noise=NoiseRule(patience=patience))
+        rules = TrustRegionRules(noise=NoiseRule(patience=patience, fruitless=math.inf))
         opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * d, max_queries=10 * d, seed=seed, rules=rules)
         lowest, since = math.inf, 0
         while not opt.stopped:
