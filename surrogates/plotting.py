@@ -97,6 +97,7 @@ METHODS = Styles(
         "slsqp": MethodStyle("SLSQP", VERMILION, "s", "-."),
         "scbo": MethodStyle("SCBO", INDIGO, "X", "-."),
         "optuna_tpe": MethodStyle("optuna, TPE", ORANGE, "P", "-."),
+        "smac": MethodStyle("SMAC", BLUE, "D", ":"),
         "optuna_gp": MethodStyle("optuna, GP", PURPLE, "D", "-."),
         "l_bfgs_b": MethodStyle("L-BFGS-B", VERMILION, "s", "--"),
         "nelder_mead": MethodStyle("Nelder-Mead", PURPLE, "v", "--"),

@@ -838,7 +838,10 @@ def test_an_error_of_bayesian_optimization_is_not_taken_for_the_end_of_a_run(mon
     assert len(queries.values) == 5
 
 
-@pytest.mark.parametrize("name", ["ngopt", pytest.param("log_ei", marks=pytest.mark.slow), "pybads_noisy", "optuna_gp"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("log_ei", "smac")]
+
+
+@pytest.mark.parametrize("name", ["ngopt", *SLOW, "pybads_noisy", "optuna_gp"])
 def test_methods_that_search_the_whole_box_use_the_budget_and_keep_the_global_state(name):
     rival, asked = RIVALS[name], []
     for module in rival.needs:

@@ -1,17 +1,21 @@
-"""Rivals that search the whole box: BoTorch's default Bayesian optimization, PyBADS and nevergrad's NGOpt.
+"""Rivals that search the whole box: BoTorch's default Bayesian optimization, SMAC, PyBADS and nevergrad's NGOpt.
 
 Bayesian optimization is BoTorch's ``SingleTaskGP`` with its default priors, which depend on d, in the unit cube,
 refitted for each query, and the log expected improvement (Ament et al., NeurIPS 2023), maximized from ten starting
 points chosen among 512. It begins with max(5, 2 d) points, as many as Ax: the start, then Sobol' points. If a fit
-fails, the model keeps its initial hyperparameters. PyBADS (Acerbi and Ma, NeurIPS 2017) is told of the noise, and
-restarts at a uniform point of the box if it stops before its budget is spent. NGOpt chooses its algorithm from d and
-the budget. An error of Bayesian optimization or of NGOpt is raised, so that the run counts as failed.
+fails, the model keeps its initial hyperparameters. SMAC (Lindauer et al., JMLR 2022) runs as its facade for black
+boxes, with a Gaussian process, and is first told the value at the start. PyBADS (Acerbi and Ma, NeurIPS 2017) is told
+of the noise, and restarts at a uniform point of the box if it stops before its budget is spent. NGOpt chooses its
+algorithm from d and the budget. An error of Bayesian optimization, SMAC or NGOpt is raised, so that the run counts as
+failed.
 """
 
 from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -54,6 +58,26 @@ def log_ei(queries: Queries, x0: np.ndarray, seed: int) -> None:
             x, _ = optimize_acqf(improvement, unit, q=1, num_restarts=STARTS, raw_samples=CANDIDATES)
             X = torch.cat([X, x])
             Y.append(queries((lower + (upper - lower) * x[0]).numpy()))
+
+
+def smac(queries: Queries, x0: np.ndarray, seed: int) -> None:
+    """Runs SMAC's facade for black boxes."""
+    from ConfigSpace import ConfigurationSpace, Float
+    from smac import BlackBoxFacade, Scenario
+    from smac.runhistory import TrialInfo, TrialValue
+
+    variables = [Float(f"x{i}", side, default=x) for i, (*side, x) in enumerate(zip(*box_of(queries), x0, strict=True))]
+    space = ConfigurationSpace(seed=seed)
+    space.add(variables)
+    with kept_generator(), suppress(Ended), TemporaryDirectory() as folder:
+        options = {"deterministic": True, "n_trials": queries.max_queries, "seed": seed}
+        plan = Scenario(space, output_directory=Path(folder), **options)
+        search = BlackBoxFacade(plan, lambda _, seed: 0.0, logging_level=False)  # told values, it calls no function
+        trial, x = TrialInfo(space.get_default_configuration(), seed=0), x0
+        while True:
+            search.tell(trial, TrialValue(queries(x)))
+            trial = search.ask()
+            x = np.array([trial.config[variable.name] for variable in variables])
 
 
 def pybads(queries: Queries, x0: np.ndarray, seed: int) -> None:

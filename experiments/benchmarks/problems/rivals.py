@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.benchmarks.problems.global_search import log_ei, ngopt, pybads
+from experiments.benchmarks.problems.global_search import log_ei, ngopt, pybads, smac
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.mixed_integer import sample
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
@@ -272,6 +272,15 @@ _TABLE = (
         instances=1,
         suites=("bbob", "real"),
         why="BoTorch's default Bayesian optimization in the whole box; slow",
+    ),
+    Rival(
+        "smac",
+        smac,
+        most=10,
+        instances=1,
+        needs=("smac",),
+        suites=("bbob",),
+        why="SMAC with a Gaussian process; slow",
     ),
     Rival(
         "pybads_noisy",
