@@ -175,7 +175,7 @@ class NoiseRule:
         patience: smoothing over ripples ends after this many queries per variable of the model without a lower value,
             but not before ``ModelRule.few`` queries.
         fruitless: a run that follows exact values ends likewise after this many queries per variable of the model
-            without a successful step. (Not with constraints or integers.)
+            without a successful step. (Not with constraints, residuals or integers.)
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f, and
             a run on a plateau this many queries per variable of the model after it has last found a lower value.

@@ -130,12 +130,15 @@ def test_a_run_that_only_fails_on_a_rough_function_ends():
         start = np.random.default_rng(seed).uniform(-4.0, 4.0, d)
         rules = TrustRegionRules(noise=NoiseRule(fruitless=fruitless))
         opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * d, max_queries=20 * d, seed=seed, rules=rules)
-        starts = set()
+        starts, followed = set(), 0
         while not opt.stopped:
             batch = opt.ask()
+            if batch.info["kind"] == "Restart":
+                assert followed >= 20
             points = batch.points()
             opt.tell(batch, points.square().sum(dim=1) + torch.cos(1e7 * points).sum(dim=1))
             starts.add(opt.state.run.run_start)
+            followed = followed + 1 if opt.state.run.follows else 0
         runs[fruitless].append(len(starts))
     assert min(runs[1.5]) > 1 == max(runs[math.inf])
 
