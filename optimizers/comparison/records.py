@@ -16,7 +16,10 @@ Rows = list[Row]
 
 def where(rows: Iterable[Row], /, **conditions: Value) -> Rows:
     """The rows that meet every condition."""
-    return [row for row in rows if all(row.get(key) == value for key, value in conditions.items())]
+    kept = list(rows)
+    for key, value in conditions.items():
+        kept = [row for row in kept if row.get(key) == value]
+    return kept
 
 
 def seeds_of(rows: Iterable[Row]) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ def test_the_default_method_designs_the_speed_reducer():
     assert result.success and result.fun == pytest.approx(PUBLISHED["speed reducer"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_benchmark_counts_the_queries_to_a_design(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(constraints, "DESIGNS", {"three-bar truss": DESIGNS["three-bar truss"]})
     monkeypatch.setattr(constraints, "SIZES", ((2, 2),))

@@ -43,7 +43,26 @@ def installed(name):
     return True
 
 
-@pytest.fixture(scope="module", params=list(registry.MODULES))
+LONG = (
+    "beyond-gamma",
+    "beyond-parallel",
+    "beyond-plateau",
+    "beyond-zord",
+    "fzoos-fig4",
+    "fzoos-fig5b",
+    "katyusha-fig2",
+)
+"""Experiments whose quick runs take some seconds."""
+SHARED = ("fzoos-fig1", "katyusha-fig1")
+"""The same, but other files use these runs too."""
+
+
+def slow(*names):
+    """All experiments, of which some are only run with the slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in names else ()) for name in registry.MODULES]
+
+
+@pytest.fixture(scope="module", params=slow(*LONG))
 def finished(request):
     if not installed(request.param):
         pytest.skip(f"{request.param}: its extra is not installed")
@@ -58,14 +77,7 @@ def test_records_are_finite_plain_and_survive_csv(finished):
     assert from_csv(to_csv(rows)) == rows
 
 
-LONG = ("beyond-gamma", "beyond-parallel", "beyond-plateau", "beyond-zord", "fzoos-fig1", "fzoos-fig4", "fzoos-fig5b")
-LONG += ("katyusha-fig1", "katyusha-fig2")
-"""Experiments whose quick runs take some seconds."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in registry.MODULES]
-)
+@pytest.mark.parametrize("name", slow(*LONG, *SHARED))
 def test_a_seed_gives_the_same_bytes_whatever_ran_before_it(name):
     if not installed(name):
         pytest.skip(f"{name}: its extra is not installed")

@@ -545,12 +545,13 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
 @pytest.mark.parametrize("name", [name for name in BOARDS if page.archive_of(PUBLISHED, name).exists()])
 def test_a_published_archive_of_coco_has_the_published_gaps(name, tmp_path):
     ours = {r.run.folder.name: r for r in page.read_records(PUBLISHED, name) if r.run.method == "trust_region"}
+    some = set(list(ours)[::10])
     with tarfile.open(page.archive_of(PUBLISHED, name)) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (method,) = tmp_path.iterdir()
-    assert method.name == "trust_region" and {path.name for path in method.iterdir()} == set(ours)
-    for folder in method.iterdir():
-        progress, one = progress_in(folder), ours[folder.name]
+        members = {member: Path(member.name).parts for member in archive.getmembers()}
+        archive.extractall(tmp_path, [member for member, parts in members.items() if parts[1] in some], filter="data")
+    assert {parts[:2] for parts in members.values()} == {("trust_region", folder) for folder in ours}
+    for folder in some:
+        progress, one = progress_in(tmp_path / "trust_region" / folder), ours[folder]
         assert (progress.final, progress.asked) == (one.final, one.asked)
 
 
@@ -578,7 +579,8 @@ LONG = ("problems-bbob", "problems-bbob-largescale", "problems-bbob-constrained"
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in BOARDS]
 )
-def test_a_published_scoreboard_follows_from_its_records(name, tmp_path):
+def test_a_published_scoreboard_follows_from_its_records(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(page.lzma, "compress", lambda data, preset: data)  # takes as long as all the rest
     records = page.read_records(PUBLISHED, name)
     instances = range(11, 21) if name == "problems-real" else PUBLISHED_INSTANCES
     instances = page.FRESH if name.endswith(("-fresh", "-tuning")) else instances

@@ -83,7 +83,9 @@ def test_a_first_query_that_raises_is_retried_first():
         call(Counted(lambda i, x: value(1, i, x)))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=pytest.mark.slow if name == "cobbo" else ()) for name in METHODS]
+)
 def test_a_run_whose_values_are_all_the_same_is_no_success(method):
     result = call(lambda x: 3.0, method)
     assert not result.success and "All values are 3: they do not show where" in result.message
@@ -125,7 +127,10 @@ def test_a_run_that_stays_where_it_should_is_a_success(case):
     assert call(**case).success
 
 
-@pytest.mark.parametrize("method", ["trust_region", "zord", "turbo", "cobbo", "zo_svrg", "projected_zo"])
+@pytest.mark.parametrize(
+    "method",
+    ["trust_region", "zord", "turbo", pytest.param("cobbo", marks=pytest.mark.slow), "zo_svrg", "projected_zo"],
+)
 def test_a_budget_that_only_pays_the_design_says_so(method):
     sizes = {"trust_region": 1, "zo_svrg": 2 * D + 1, "projected_zo": 2 * D + 1}
     size = sizes.get(method, 6)

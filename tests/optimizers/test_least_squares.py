@@ -51,7 +51,7 @@ def test_the_result_is_that_of_scipy(bounds, loss, f_scale):
     assert found.nfev == 70 and found.history.y[0] == pytest.approx(Loss(loss, f_scale).cost(curved([-1.2, 1.0])))
 
 
-@pytest.mark.parametrize("bounds", [None, [(-2.0, 0.5), (-2.0, 2.0)]])
+@pytest.mark.parametrize("bounds", [pytest.param(None, marks=pytest.mark.slow), [(-2.0, 0.5), (-2.0, 2.0)]])
 def test_clusters_of_queries_do_not_spoil_the_jacobian(bounds):
     """A run that has converged begins elsewhere and leaves clusters of queries; rounding decides on where they are."""
     for i in range(8):

@@ -27,7 +27,7 @@ NOISY = [
     ("trust_region", {"noise": SD**2}),
     ("trust_region", {}),
     ("zord", {"noise": SD**2}),
-    ("turbo", {"noisy": True}),
+    pytest.param("turbo", {"noisy": True}, marks=pytest.mark.slow),
 ]
 
 
@@ -45,7 +45,9 @@ def test_x_is_the_query_of_least_mean_and_its_value_nearer_the_truth_than_the_lu
     assert np.abs(np.mean(errors)) < 0.4 * np.abs(np.mean(lucky))
 
 
-@pytest.mark.parametrize("method", ["trust_region", "zord", "turbo", "cobbo", "rgf", "es"])
+@pytest.mark.parametrize(
+    "method", ["trust_region", "zord", "turbo", pytest.param("cobbo", marks=pytest.mark.slow), "rgf", "es"]
+)
 def test_without_noise_x_is_the_best_query(method):
     result = noisy_run(method, 0, {}, sd=0.0)
     assert result.fun == result.best_fun == float(result.history.y.min()) and result.fun_std == 0.0

@@ -78,6 +78,7 @@ def test_one_client_needs_no_correction(name):
     assert torch.equal(simulate(name, f, X0, rounds=3, local_steps=4, **OPTIONS).x, plain.x)
 
 
+@pytest.mark.slow
 def test_corrections_remove_the_clients_drift():
     def gap(name, rounds=30):
         result = simulate(

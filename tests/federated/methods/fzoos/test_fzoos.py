@@ -450,7 +450,8 @@ def test_without_surrogates_the_iterate_of_the_round_stands_unless_it_must_be_ac
     assert federation.run_round().skipped is None
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 3))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
 def test_it_beats_scaffold_with_under_half_of_the_queries(seed):
     p = quadratics(50, 5, 5.0, seed)
     common = {"rounds": 5, "local_steps": 10, "bounds": p.bounds, "seed": seed}

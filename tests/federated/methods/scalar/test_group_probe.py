@@ -150,6 +150,7 @@ def test_clipping_is_replayed_state():
     assert not torch.allclose(ordinary, at)
 
 
+@pytest.mark.slow
 def test_it_preconditions_over_clients():
     """Three clients, coordinates with scales from 1e-3 to 1e3: far below DeComFL at either side of its best rate."""
     d = 8

@@ -294,7 +294,8 @@ def test_a_prox_with_a_value_is_part_of_the_objective():
     assert float(result.x.mean()) < 0.75 < float(without.x.mean())
 
 
-@pytest.mark.parametrize("name", ["ackley", pytest.param("levy", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ackley", "levy"])
 def test_beats_random_search(name):
     """95% interval of log10(TuRBO / random search), 60 queries each on the same box, is under 0."""
     p, gains = standard_problem(name, 6), []

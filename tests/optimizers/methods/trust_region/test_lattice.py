@@ -117,6 +117,7 @@ def test_noisy_values_are_averaged_at_lattice_points():
     assert np.abs(result.x - 6).max() <= 1
 
 
+@pytest.mark.slow
 def test_a_run_of_many_integers_and_a_save_between_two_calls():
     d, target = 70, np.arange(70) % 5
     space = Space([(0, 4)] * d, integrality=True)

@@ -102,7 +102,7 @@ def test_fine_ripples_stay_smoothed_over_for_ten_queries_a_variable(d, budget, u
     assert np.median(ends) in until
 
 
-@pytest.mark.parametrize("d", [4, 10])
+@pytest.mark.parametrize("d", [4, pytest.param(10, marks=pytest.mark.slow)])
 def test_smoothing_over_ripples_ends_when_it_finds_no_lower_value(d):
     """Waves without a trend: before this rule, a run smoothed over them for 10 d queries whatever it found."""
     longest = {3.0: 0, math.inf: 0}
@@ -131,7 +131,7 @@ def test_a_run_that_only_fails_on_a_rough_function_ends(integers, constrained):
     start = np.random.default_rng(0).uniform(-4.0, 4.0, d)
     start[:integers] = 3.0
     ended, asked = {1.5: 20 * d, math.inf: 20 * d}, []
-    for fruitless in ended:
+    for fruitless in (1.5, math.inf):
         rules = TrustRegionRules(noise=NoiseRule(fruitless=fruitless))
         opt = SurrogateTrustRegion(start, bounds=space, max_queries=20 * d, seed=0, rules=rules, constraints=limits)
         followed, seen = 0, []
@@ -330,7 +330,15 @@ def test_a_curved_border_is_followed_to_the_least_value_on_it():
     assert min(gaps) > 0.0 and float(np.exp(np.log(gaps).mean())) < 0.25
 
 
-@pytest.mark.parametrize(("deviation", "known"), [(0.0, True), (0.1, True), (0.5, True), (0.5, False)])
+@pytest.mark.parametrize(
+    ("deviation", "known"),
+    [
+        (0.0, True),
+        pytest.param(0.1, True, marks=pytest.mark.slow),
+        pytest.param(0.5, True, marks=pytest.mark.slow),
+        (0.5, False),
+    ],
+)
 def test_radius_falls_where_queries_fail(deviation, known):
     """The most failures in a row at one radius were 49, and 71 with noise, under which ρ did not fall."""
     longest = 0
@@ -347,7 +355,9 @@ def test_radius_falls_where_queries_fail(deviation, known):
     assert longest <= 16
 
 
-@pytest.mark.parametrize(("d", "upper"), [(2, None), (1, 1.0), (2, 1.0), (3, 1.0), (20, 1.0)])
+@pytest.mark.parametrize(
+    ("d", "upper"), [(2, None), (1, 1.0), (2, 1.0), (3, 1.0), pytest.param(20, 1.0, marks=pytest.mark.slow)]
+)
 def test_where_only_the_start_has_a_value_the_radius_falls(d, upper):
     """A corner of the box with values near it: all queries were as far as the first one, and failed."""
     ball, x0 = fails(lambda x: (x + 1.0).norm() > 0.01), torch.full((d,), -1.0, dtype=torch.float64)
@@ -407,6 +417,7 @@ def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_least_value_of
     assert result.nfev == 30 * len(x0) and least <= result.fun < least + within
 
 
+@pytest.mark.slow
 def test_a_smaller_radius_steps_nearer_to_the_plane_before_failed_queries():
     """A sphere whose least value is on the border, 12 starts: half of the runs end within 0.005 of it, most within 0.1.
 
@@ -525,7 +536,10 @@ def test_a_given_noise_does_not_end_restarts():
 
 @pytest.mark.parametrize(
     "f",
-    [lambda x: math.sin(3.0 * x) + 0.1 * (x - 0.7) ** 2, lambda x: (x - 0.7) ** 2 - 3.0 * math.cos(5.0 * (x - 0.7))],
+    [
+        lambda x: math.sin(3.0 * x) + 0.1 * (x - 0.7) ** 2,
+        pytest.param(lambda x: (x - 0.7) ** 2 - 3.0 * math.cos(5.0 * (x - 0.7)), marks=pytest.mark.slow),
+    ],
 )
 def test_one_variable_is_not_searched_again_where_its_minimum_is_known(f):
     """Later runs did not see what earlier ones had found: half of the queries were within 0.1% of one minimum."""

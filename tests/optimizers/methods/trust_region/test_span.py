@@ -75,7 +75,7 @@ def test_a_step_that_falls_short_by_chance_has_failed_as_the_fourth_in_a_row():
         assert (opt.state.run.radius.delta < length) is (count == 3)
 
 
-@pytest.mark.parametrize("better", [False, True])
+@pytest.mark.parametrize("better", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_begins_at_a_random_point_that_is_better_than_x0_and_at_the_best_one_else(better):
     """Terraces about x0, which go down or up: a run cannot go on from any, and no random point is near."""
     x0 = normal(100, seed=3).clamp(-1.0, 1.0)

@@ -51,6 +51,7 @@ def test_candidates_lie_where_the_gradient_is_least_known(d, queries):
     assert torch.equal(points, again)
 
 
+@pytest.mark.slow
 def test_the_gate_opens_where_a_query_is_expected_to_add_more_than_a_step_has():
     """At every step, from dense inverses: the best drop in trace against ‖∇μ‖²."""
     opt = advance(ZoRD(torch.ones(6, dtype=torch.float64), max_queries=100, radius=0.3, **OPTIONS), 4)
