@@ -114,6 +114,7 @@ def test_seeds_of_the_figure_are_fresh(monkeypatch):
     assert min(seen) >= curvature.FIRST_SEED > 9 and not seen & set(curvature.TUNING_SEEDS)
 
 
+@pytest.mark.slow
 def test_divergence_is_counted():
     _, settings, rows = quick.finished("beyond-curvature")
     wrong = [

@@ -238,7 +238,9 @@ def test_methods_query_the_lattice(method):
     assert 0.0 in points[:, 1] and (method != "random" or 7.0 in points[:, 1])
 
 
-@pytest.mark.parametrize("method", ["trust_region", "cma", "random", "optuna_tpe"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("trust_region", marks=pytest.mark.slow), "cma", "random", "optuna_tpe"]
+)
 def test_tuning_problems_are_searched_by_decades_in_their_own_units(method, monkeypatch, tmp_path):
     if RIVALS[method].missing:
         pytest.skip("pip install optuna")

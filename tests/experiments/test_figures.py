@@ -45,6 +45,7 @@ def installed(name):
 
 LONG = (
     "beyond-gamma",
+    "beyond-liars",
     "beyond-parallel",
     "beyond-plateau",
     "beyond-zord",

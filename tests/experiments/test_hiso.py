@@ -136,6 +136,7 @@ def test_the_mlp_is_torchs():
     assert float(train(x)) == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_every_image_is_dealt_once():
     clients, train, test = training.federation_of("mlp", 64, 1.0, 3)
     assert len(test.labels) == 359 and len(train.labels) == 1797 - 359

@@ -10,6 +10,7 @@ from experiments.benchmarks import nonsmooth
 from experiments.benchmarks.problems.rivals import RIVALS
 
 
+@pytest.mark.slow
 def test_the_functions_are_norms_and_steps_and_least_at_the_center(monkeypatch, tmp_path, capsys):
     """A rival that evaluates the center ends at 0; one that stays at the start does not."""
     asked = []

@@ -399,6 +399,7 @@ def test_a_newton_step_too_far_is_shortened_by_armijos_rule():
     assert float(newton_step.step(gp, x)) == pytest.approx(0.64 * newton, rel=0.05)
 
 
+@pytest.mark.slow
 def test_nest_bo_finds_a_bowls_bottom_by_newtons_steps(box, tmp_path):
     asked = []
     once = BLACK_BOXES["bowl"]

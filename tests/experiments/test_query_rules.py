@@ -65,6 +65,7 @@ def test_the_probability_gate_asks_where_information_is_largest():
     assert 3 <= asked < 14
 
 
+@pytest.mark.slow
 def test_random_queries_have_the_librarys_gate_and_another_point_each_time():
     gated, random = (run(made(X0, max_queries=9, nugget=1.0, **OPTIONS), queries=4) for made in (ZoRD, RandomQueries))
     cloud = candidate_cloud(random._x, 0.3, 1.0, 0, random.iterations)

@@ -257,6 +257,7 @@ def test_the_committed_results_belong_to_this_version():
         assert (PUBLISHED / f"{name}.csv").exists() != (PUBLISHED / f"{name}.csv.xz").exists()
 
 
+@pytest.mark.slow
 @needs_results
 def test_a_committed_experiment_can_be_run_again():
     """Bitwise on the processor and with the versions of its run, else to what rounding becomes in its fits."""

@@ -19,6 +19,7 @@ def asked(rules):
     return run(opt, lambda x: float((x.sin() + 0.3 * x.square()).sum() + torch.floor(x).abs().sum())).history.x
 
 
+@pytest.mark.slow
 def test_rows_ask_other_queries_than_all_ingredients():
     whole = asked(trust_region.ROWS["all"])
     for name in (

@@ -127,6 +127,7 @@ def test_equal_bounds_fix_a_variable():
     assert found.jac[:, 1] == pytest.approx([10.0, 0.0, 0.03], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_noisy_residuals_give_the_query_of_least_expected_cost():
     errors = []
     for seed in range(6):

@@ -477,7 +477,7 @@ def numbers(name, units):
     return {what: (value.detach().double(), y, x) for what, (value, y, x) in found.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", SURROGATES)
 def test_other_units_give_the_same_numbers(name, unit, dtype):

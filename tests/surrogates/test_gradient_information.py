@@ -263,7 +263,7 @@ def test_derivatives_under_outcome_constraints():
 BOX = torch.tensor([[-1.0] * D, [1.0] * D], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("sequential", [False, True])
+@pytest.mark.parametrize("sequential", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_optimize_acqf_keeps_a_batch_within_linear_constraints(sequential):
     """The best feasible pair is at least as good as any pair of many feasible points."""
     acquisition = GradientInformation(derived_gp(noise=1e-2, input_transform=Normalize(D)), TARGET)

@@ -16,7 +16,7 @@ def concave(X):
     return 7.0 - (X - torch.tensor([0.5, 0.5, 1.0], dtype=X.dtype)).square().sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("method", ["rgf", "turbo", "gld"])
+@pytest.mark.parametrize("method", ["rgf", pytest.param("turbo", marks=pytest.mark.slow), "gld"])
 def test_a_maximizing_loop_is_minimize_with_the_sign_changed(method):
     options = {"max_queries": 44, "seed": 3}
     generator = CandidateGenerator(method, X0, bounds=BOUNDS, **options)

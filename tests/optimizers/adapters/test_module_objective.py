@@ -271,6 +271,7 @@ def test_minimize_by_name_equals_ask_and_tell(method, options, in_place):
     assert torch.equal(parameters(modules[0]), parameters(modules[1]))
 
 
+@pytest.mark.slow
 def test_tuning_lowers_the_loss():
     module = network()
     f = objective(module, batch_size=20)

@@ -142,7 +142,11 @@ def test_answers_in_any_order_give_a_method_of_whole_batches_the_serial_run(work
 
 
 @pytest.mark.parametrize(
-    ("method", "quick"), [("zord", {}), ("turbo", {"initial_points": 5, "candidates": 32, "fit_steps": 5})]
+    ("method", "quick"),
+    [
+        ("zord", {}),
+        pytest.param("turbo", {"initial_points": 5, "candidates": 32, "fit_steps": 5}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_same_order_of_answers_gives_the_same_bits(method, quick):
     options = quick | {"bounds": [(-2.0, 3.0)] * 4, "max_queries": 30, "seed": 1, "workers": 3, "progress": False}

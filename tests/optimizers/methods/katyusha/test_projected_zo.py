@@ -63,6 +63,7 @@ def test_diminishing_steps():
     assert opt.step_size == pytest.approx(1 / (8.0 / 3.0 + 0.25))
 
 
+@pytest.mark.slow
 def test_constant_steps_stall_on_a_box_where_diminishing_ones_descend():
     """The estimate's variance at a constrained minimum is d‖∇f‖² − ‖∇f‖²: Katyusha's point of departure."""
     problem = quadratic(Box(-0.5, 0.5), d=4)

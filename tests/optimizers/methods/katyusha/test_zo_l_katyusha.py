@@ -36,6 +36,7 @@ def test_the_full_batch_on_figure_1(rule, seed):
     assert (abs(float(problem.gap(opt.x))) < 1e-8) == (rule is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_linear_convergence_with_longer_steps_than_theorem_1s(option):
     """On a problem of Figure 1's kind in ten dimensions, with M made for a tenth of L."""

@@ -50,6 +50,7 @@ def test_epochs(size):
     assert sizes == (epoch * 20)[: len(sizes)]
 
 
+@pytest.mark.slow
 def test_convergence_on_a_box():
     problem = quadratic(Box(-0.5, 0.5))
     opt, _ = solve(problem, 6000, smoothness=20.0, step_factor=2.0, smoothing_radius=1e-6)

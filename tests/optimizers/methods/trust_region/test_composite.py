@@ -50,6 +50,7 @@ def test_the_lasso_and_the_elastic_net_are_solved_as_by_coordinate_descent(l1, l
     assert ((result.x.abs() < 1e-12) == (known.abs() < 1e-12)).all()
 
 
+@pytest.mark.slow
 def test_over_a_simplex_and_a_ball_the_minimum_is_a_general_solvers():
     H, g = normal(4, 4), normal(4, seed=1)
     H = (H @ H.mT + torch.eye(4)).numpy()

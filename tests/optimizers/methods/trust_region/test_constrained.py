@@ -146,6 +146,7 @@ def test_a_known_constraint_is_kept_beside_evaluated_ones_of_any_number_of_compo
     assert max(sums) <= 0.9 + 1e-9 and result.x.sum() == pytest.approx(0.9, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rounding_at_an_evaluated_constraint_that_is_kept_costs_few_queries():
     """At a violation of 1e-15 f is not evaluated: a step to the bound itself would fail every other time."""
     constraint = NonlinearConstraint(lambda x: x.sum(), -np.inf, 1.0, keep_feasible=True)
@@ -199,6 +200,7 @@ def test_noise_is_averaged_in_the_constraints_too():
     assert result.x == pytest.approx(np.full(d, 0.5), abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_result_of_a_noisy_run_is_nearer_to_the_truth_than_its_luckiest_query():
     errors, outside, scores = [], [], []
     for seed in range(6):

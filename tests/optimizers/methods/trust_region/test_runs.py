@@ -214,7 +214,9 @@ def test_the_design_is_the_start_and_one_side_of_each_coordinate_and_the_other_i
 
 
 @pytest.mark.parametrize(
-    ("d", "ripples", "bounded"), [(1, 0.0, True), (4, 1.0, True), (4, 0.0, False), (12, 0.0, True)], ids=str
+    ("d", "ripples", "bounded"),
+    [(1, 0.0, True), (4, 1.0, True), (4, 0.0, False), pytest.param(12, 0.0, True, marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_a_run_depends_on_its_budget_in_its_last_queries_alone(d, ripples, bounded):
     """Budgets from 2d to 40d: all but the last min(d/2, 10) points of each are those of the longest."""
@@ -321,6 +323,7 @@ def ellipsoid_in_a_disc(seed):
 DISC = {"bounds": [(-3, 3)] * 4, "max_queries": 80}
 
 
+@pytest.mark.slow
 def test_a_curved_border_is_followed_to_the_least_value_on_it():
     """The geometric mean was 0.6 when steps went a quarter of the way to the plane and ρ stayed while they failed."""
     gaps = []
@@ -521,6 +524,7 @@ def test_a_step_has_failed_at_the_finest_radius_by_the_radius_that_it_was_made_w
     assert outcomes[0] == (True, delta == 1.0)
 
 
+@pytest.mark.slow
 def test_a_given_noise_does_not_end_restarts():
     """394 of 400 queries of Rastrigin's function were in one place, the first local minimum."""
     for seed in range(2):
