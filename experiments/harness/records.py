@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import math
@@ -69,6 +70,7 @@ def from_csv(text: str) -> Rows:
     return [{key: _parse(cell) for key, cell in row.items() if cell != ""} for row in csv.DictReader(io.StringIO(text))]
 
 
+@functools.lru_cache(1 << 16)
 def _parse(cell: str) -> Value:
     for kind in (int, float):
         try:

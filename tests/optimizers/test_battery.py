@@ -33,7 +33,7 @@ VARIANTS = {
     ),
     "zord-fixed": (
         method_factory("zord", lengthscale=3.0, start="last", window=20, queries_per_step=2),
-        Promises(convergence=1e-3, convergence_queries=200, max_queries=40),
+        Promises(convergence=1e-3, convergence_queries=200, max_queries=30),
     ),
     "zo_l_katyusha-II": (method_factory("zo_l_katyusha", option="II"), Promises(convergence=1e-6)),
     "zo_l_katyusha-full": (

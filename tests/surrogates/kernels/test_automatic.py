@@ -139,7 +139,9 @@ def test_batches(batched_points):
     close(prior_gradient_covariance(kernel, x1), prior_gradient_covariance(plain, x1), 1e-12)
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "arc" else ()) for name in UNKNOWN]
+)
 def test_posterior_is_that_of_brute_force(name):
     """Gradients of GPyTorch's posterior mean by autograd; covariances from its Jacobian and the prior."""
     X, x = points(4), points(2, seed=5)

@@ -545,6 +545,7 @@ def test_surrogates_roll_back_to_a_mark_bit_for_bit(wider, feature_window):
     assert torch.equal(models.gradient(x), twin.gradient(x))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts the threads of a process by Linux's /proc")
 def test_a_small_federation_starts_no_thread():
     script = """
