@@ -178,7 +178,7 @@ class Planner:
                         return self._restart(state)
                     return self._at_noise(state, model, point)
                 if self._is_on_plateau(state, model, region.delta):
-                    if run.radius.rho >= self.first.rho or self._stalled(run.lowest_at, rules.noise.averaging):
+                    if run.radius.rho >= self.first.rho:
                         return self._restart(state)
                     run.radius = rules.radius.raised(run.radius)
                     return self._beyond_plateau(state, model, replace(region, delta=run.radius.delta))

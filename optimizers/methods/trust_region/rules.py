@@ -177,8 +177,7 @@ class NoiseRule:
         fruitless: a run that follows exact values ends likewise after this many queries per variable of the model
             without a successful step. (Not with constraints, residuals or integers.)
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
-        averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f, and
-            a run on a plateau this many queries per variable of the model after it has last found a lower value.
+        averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
         evident: the same number for a young model (``ModelRule``), which may take unknown curvatures for noise.
     """

@@ -109,18 +109,3 @@ def test_a_constant_function_is_searched_at_its_first_scale():
         opt.tell(batch, [1.0] * len(batch))
         assert opt.state.run.radius.rho == 2.0
     assert kinds.count("Restart") > 3
-
-
-def test_a_run_on_its_lowest_step_ends_after_twenty_queries_per_variable_without_a_lower_value():
-    """The rule is applied when a finer scale is due, which may be a few queries later."""
-    rules = TrustRegionRules(noise=NoiseRule(fruitless=math.inf))
-    opt = SurrogateTrustRegion([3.0, 3.5], bounds=[(-5.0, 5.0)] * 2, max_queries=60, seed=0, rules=rules)
-    values, ended = [], 0
-    while not opt.stopped:
-        batch = opt.ask()
-        if batch.info["kind"] == "Restart":
-            ended = ended or len(values)
-        own = [float((point @ point).round()) for point in batch.points()]
-        values += own
-        opt.tell(batch, own)
-    assert 0 <= ended - (values.index(0.0) + 20 * 2) <= 5
