@@ -101,7 +101,7 @@ def on_fewer(board: Board) -> Table | None:
     slow = [m for m in methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
     if not slow:
         return None
-    rows = []
+    rows: dict[tuple[str, str], list[str]] = {}  # methods that ran on the same problems have one row
     for method in slow:
         mine = board.shared(method)
         known, means = mine.mean_ranks(), mine.mean_scores()
@@ -109,9 +109,10 @@ def on_fewer(board: Board) -> Table | None:
         said = ", ".join(f"{label(name)} {known[name]:.2f} / {means[name]:.2f}" for name in order)
         functions = counted(len({problem.function for problem in mine.problems}), "function")
         where = f"{listed(_dimensions(mine))}; {functions}, {counted(len(mine.problems), 'problem')}"
-        rows.append((label(method), where, said))
-    columns = ("method", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
-    return Table(columns, tuple(rows), "Methods that ran on only some problems of a dimension.")
+        rows.setdefault((where, said), []).append(label(method))
+    columns = ("methods", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
+    found = tuple(("; ".join(names), *row) for row, names in rows.items())
+    return Table(columns, found, "Methods that ran on only some problems of a dimension.")
 
 
 def times(records: Sequence[Record]) -> Table:
