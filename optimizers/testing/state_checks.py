@@ -63,14 +63,14 @@ def _run_by_four(factory: Factory, promises: Promises, reload: bool) -> list[Ten
     out: list[tuple[int, int]] = []
     numbers: set[int] = set()
     while not opt.stopped:
-        if reload and opt.queries % 3 == 0:
+        if reload and opt.queries % 3 == 0:  # each time would take as long as the whole run
             opt = reloaded(opt, make(factory, promises, seed=4))
         while len(out) < 4:
             idle = [(b.id, i) for b in opt.pending for i in opt.untold(b) if (b.id, i) not in out]
             if idle:
                 out.append(idle[0])
                 continue
-            before = b"" if reload else state_bytes(opt, "pending")
+            before = None if reload else state_bytes(opt, "pending")  # the other run checks it
             batch = opt.ask_another()
             assert reload or state_bytes(opt, "pending") == before, "asking another batch changes the state"
             if batch is None:
