@@ -150,7 +150,9 @@ class ModelBuilder:
         near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
         near[[self.best(state), -1]] = True
         state.fit.fitted_at -= int((~near).sum())
-        run.run_start, run.center_index = int(near[: run.run_start].sum()), int(near[: run.center_index].sum())
+        run.run_start, run.center_index, run.designed = (
+            int(near[:count].sum()) for count in (run.run_start, run.center_index, run.designed)
+        )
         state.data = data.rows(near)
 
     def window(self, state: TrustRegionState, center: int) -> Tensor:

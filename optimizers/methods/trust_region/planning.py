@@ -296,6 +296,8 @@ class Planner:
         stepped = isinstance(told, Step) and not outcome.failed
         if stepped or run.smoothing or isinstance(told, Design | Restart | Repeat):
             run.stepped_at = self.queries
+        if isinstance(told, Design):
+            run.designed = len(state.data.values)
         if run.smoothing and run.noisy is False and self._stalled(run.lowest_at, self.models.rules.noise.patience):
             run.smoothing, state.fit.fitted_at = False, 0
 
@@ -323,8 +325,10 @@ class Planner:
         distances = torch.linalg.vector_norm(data.points - run.center, dim=1)
         near = ((distances >= 0.5 * run.radius.rho) & (distances <= 2.0 * delta)).nonzero()[:, 0]
         totals, own = (self.models.totals(state, numbers) for numbers in (near, torch.tensor([run.center_index])))
-        equal = int((totals == own).sum())
-        return equal > 1 and equal >= rule.plateaus * len(near)
+        equal = near[totals == own]
+        # Values of a design's points may be equal because f is symmetric.
+        symmetric = run.center_index > run.run_start and not bool((equal >= run.designed).any())
+        return len(equal) > 1 and len(equal) >= rule.plateaus * len(near) and not symmetric
 
     def _is_asked(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point was evaluated or, with integers, is pending."""
@@ -387,7 +391,8 @@ class Planner:
     def _restart(self, state: TrustRegionState) -> Restart:
         """Begins a new run at a random point, moved into ψ's domain; if all variables are integers, at a new point."""
         data, box, psi = state.data, self.models.box, self.models.psi
-        where = (box, state.run.center, self.first.delta, data.points, data.failed)
+        best = data.points[self.models.best(state)] if len(data.values) > data.outside else state.run.center
+        where = (box, best, self.first.delta, data.points, data.failed)
         point = self.models.kept(state, self.models.rules.restart.point(*where, self.models.random(2)))
         if math.isfinite(box.lattice_size) and self._is_asked(state, point):
             others = box.lattice_points(self.models.random(7))

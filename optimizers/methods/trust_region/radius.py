@@ -52,7 +52,7 @@ class RadiusRule:
     poor: float = 0.7
     short: float = 0.5
     finest: float = 5e-8
-    cap: float = 1.0
+    cap: float = 0.25
     expansion: float = 2.0
 
     def first(self, box: FreeBox, center: Tensor, given: float | None) -> Radius:

@@ -270,7 +270,7 @@ class RestartRule:
 
         Args:
             box: the box; candidates are uniform along its finite sides, and normal about the center along others.
-            center: the center of the last run, shape ``d_free``.
+            center: the best query, shape ``d_free``.
             delta: the first radius.
             queries: the queries that succeeded, ``n x d_free``.
             failed: the queries that failed, ``m x d_free``.

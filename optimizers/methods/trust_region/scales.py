@@ -71,7 +71,7 @@ class ScaleRule:
     """
 
     chance: float = 10.0
-    unlike: float = 32.0
+    unlike: float = 128.0
     narrow: float = 0.125
 
     def first(self, box: FreeBox, x0: Tensor) -> Tensor:

@@ -72,6 +72,7 @@ class Run:
         lowest_at: the number of evaluations after which it was found.
         stepped_at: the number of evaluations after the last successful step, or after the last query that was smoothed
             over or belonged to a design.
+        designed: the number of queries that had succeeded after the last design.
     """
 
     radius: Radius
@@ -87,6 +88,7 @@ class Run:
     lowest: float = math.inf
     lowest_at: int = 0
     stepped_at: int = 0
+    designed: int = 0
 
     @property
     def follows(self) -> bool:

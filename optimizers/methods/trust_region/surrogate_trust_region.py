@@ -80,7 +80,7 @@ class SurrogateTrustRegion(Optimizer):
 
     **Scales.** Δ is in units of a scale for each variable: ``x_scale`` if it is given; a tenth of the distance between
     two finite bounds; otherwise the variable's magnitude in x0, or its spread in the history. If the values of the
-    design show that a scale from x0 is wrong by more than a factor of 32, the scale changes; if they show that the
+    design show that a scale from x0 is wrong by more than a factor of 128, the scale changes; if they show that the
     design is too wide, a smaller one follows.
 
     **When to use it.** It is the first choice for expensive functions: with 2 to 40 variables from about ten queries
@@ -99,7 +99,7 @@ class SurrogateTrustRegion(Optimizer):
     Args:
         x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
         radius: the first Δ, in units of the variables' scales, at most half of the largest side (more for d > 20).
-            None: 2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale`` or if a side is infinite. With
+            None: 2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale``; 0.25 if a side is infinite. With
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, or 100 for more than
             60 variables; 40 for one variable. For noisy values, at least half of all queries, up to 300.
@@ -134,7 +134,7 @@ class SurrogateTrustRegion(Optimizer):
 
     method = "trust_region"
     has_model = takes_variances = True
-    version = 9
+    version = 10
     takes_integers = True
     state: TrustRegionState
 

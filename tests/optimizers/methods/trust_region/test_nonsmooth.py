@@ -41,6 +41,20 @@ def test_the_least_step_of_a_rounded_quadratic_is_found():
     assert any(found(rounded, seed, 6, 150, NEVER) > 0.0 for seed in range(6))
 
 
+def test_equal_values_of_a_symmetric_function_are_no_steps():
+    """From a symmetric start, the design's five values are equal: its run ended after the design."""
+
+    def f(x):
+        return float((x.sum() - 6.0) ** 2 + 50.0 * (x.prod() - 1.0) ** 2)
+
+    opt, kinds = SurrogateTrustRegion([0.5] * 5, bounds=[(-5.0, 5.0)] * 5, max_queries=60), []
+    while not opt.stopped:
+        batch = opt.ask()
+        kinds.append(batch.info["kind"])
+        opt.tell(batch, [f(x) for x in batch.points()])
+    assert "Restart" not in kinds and opt.result().fun < 1.0
+
+
 def points_and(fun, seed, n=86, d=10):
     U = torch.from_numpy(np.random.default_rng(seed).standard_normal((n, d))) / math.sqrt(d)
     return U, fun(U)

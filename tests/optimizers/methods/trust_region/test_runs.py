@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
+from experiments.workloads.more_wild import problems
 from optimizers import ReturnedConstraints, Space, SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.plans import Step
@@ -558,3 +559,28 @@ def test_one_variable_is_not_searched_again_where_its_minimum_is_known(f):
         x = run(opt, lambda x: f(float(x))).history.x[:, 0]
         most.append(int(((x[:, None] - x).abs() < 0.01).sum(dim=1).max()))
     assert max(most) <= 30
+
+
+def test_without_bounds_a_new_run_begins_near_the_best_query():
+    """It began near the last center, which without bounds could wander far away over several runs."""
+    opt = SurrogateTrustRegion([1.0, -2.0], max_queries=30)
+    run(opt, lambda x: float((x - 0.5).square().sum()))
+    starts = []
+    for number in (opt.state.data.values.argmin(), opt.state.data.values.argmax()):
+        opt.state.center_at(int(number))
+        starts.append(opt._planner._restart(opt.state).points)
+    assert torch.equal(*starts)
+
+
+@pytest.mark.slow
+def test_steep_functions_without_bounds_are_minimized():
+    """Powell's Chebyquad from its standard start rises by many orders of magnitude within one unit.
+
+    With a first radius of the variables' magnitude, and scales that change by a factor of 32, no query of the first
+    hundred had a lower value than the start.
+    """
+    for problem in problems():
+        if problem.name in {f"chebyquad {d}x{d}" for d in (6, 7, 8, 9)}:
+            cost = lambda x: 0.5 * float((problem.r(x) ** 2).sum())  # noqa: B023, E731
+            result = minimize(cost, problem.x0, max_queries=40 * len(problem.x0), progress=False)
+            assert result.fun < 0.5 * cost(problem.x0)
