@@ -75,12 +75,6 @@ def scalar(r: Counted, x0: np.ndarray) -> Any:
     return minimize(lambda x: 0.5 * float((r(x) ** 2).sum()), x0, max_queries=r.budget, progress=False)
 
 
-def cobyqa(r: Counted, x0: np.ndarray) -> Any:
-    """Runs SciPy's COBYQA on the cost ½‖r‖²."""
-    cost = lambda x: 0.5 * float((r(x) ** 2).sum())  # noqa: E731
-    return scipy.optimize.minimize(cost, x0, method="COBYQA", options={"maxfev": r.budget})
-
-
 def scipy_2_point(r: Counted, x0: np.ndarray) -> Any:
     """Runs SciPy's ``least_squares`` with finite differences, whose evaluations are counted."""
     return scipy.optimize.least_squares(r, x0, "2-point", ftol=1e-15, xtol=1e-15, gtol=1e-15, max_nfev=r.budget)
@@ -93,14 +87,13 @@ def dfo_ls(r: Counted, x0: np.ndarray) -> Any:
     return dfols.solve(r, x0, maxfun=r.budget)
 
 
-RUNS: dict[str, Run] = {"dfo-ls": dfo_ls, "scipy": scipy_2_point, OURS: ours, "scalar": scalar, "cobyqa": cobyqa}
+RUNS: dict[str, Run] = {"dfo-ls": dfo_ls, "scipy": scipy_2_point, OURS: ours, "scalar": scalar}
 
 LOOKS = {
     "dfo-ls": MethodStyle("DFO-LS", plotting.VERMILION, "s", "--"),
     "scipy": MethodStyle("SciPy's least_squares", plotting.ORANGE, "P", "-."),
     OURS: MethodStyle("least_squares", plotting.BLUE, "o"),
     "scalar": MethodStyle("the default method on the cost", plotting.BLACK, "*", ":"),
-    "cobyqa": MethodStyle("COBYQA on the cost", plotting.SAND, "h", "-."),
 }
 
 
