@@ -564,12 +564,14 @@ def test_one_variable_is_not_searched_again_where_its_minimum_is_known(f):
 def test_without_bounds_a_new_run_begins_near_the_best_query():
     """It began near the last center, which without bounds could wander far away over several runs."""
     opt = SurrogateTrustRegion([1.0, -2.0], max_queries=30)
-    run(opt, lambda x: float((x - 0.5).square().sum()))
-    starts = []
-    for number in (opt.state.data.values.argmin(), opt.state.data.values.argmax()):
+    run(opt, lambda x: float((x - 50.0).square().sum()))
+    data, starts = opt.state.data, []
+    for number in (data.values.argmin(), data.values.argmax()):
         opt.state.center_at(int(number))
-        starts.append(opt._planner._restart(opt.state).points)
+        starts.append(opt._planner._restart(opt.state).points[0])
     assert torch.equal(*starts)
+    # The first radius is 1/4 and the deviation twice that; x0 is some 50 away.
+    assert float((starts[0] - data.points[data.values.argmin()]).abs().max()) < 5.0 * 0.5
 
 
 @pytest.mark.slow
