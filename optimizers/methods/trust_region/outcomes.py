@@ -79,6 +79,7 @@ def _begin(
     run, data, rules = state.run, state.data, models.rules
     run.run_start = len(data.values) - int(torch.isfinite(values).sum())
     run.radius, run.model_queries, run.hidden_since, run.lowest, state.fit.params = first, 0, None, math.inf, None
+    run.restarts += isinstance(plan, Restart)
     run.smoothing, value_at_start = rules.noise.smooths(run.noisy), math.inf
     if state.constraints is not None:
         state.constraints = replace(state.constraints, price=0.0, wanted=())

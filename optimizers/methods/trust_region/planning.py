@@ -154,7 +154,9 @@ class Planner:
         """
         run, rules, box = state.run, self.models.rules, self.models.box
         # If noise hides how f varies within ρ, the search goes on at a coarser scale.
-        if self._noise_hides_rho(state, model):
+        # In a subspace, ripples do not show that a much coarser scale is better: slopes outside it are unknown.
+        coarsest = rules.noise.coarsest * self.first.rho if state.fit.spanning and not run.noisy else math.inf
+        if 2.0 * run.radius.rho <= coarsest and self._noise_hides_rho(state, model):
             run.radius = rules.radius.raised(run.radius)
         half_space = self.models.half_space(state, run.center_index)
         region = Region(run.radius.delta, box.lower - run.center, box.upper - run.center, half_space)
@@ -183,7 +185,7 @@ class Planner:
                     run.radius = rules.radius.raised(run.radius)
                     return self._beyond_plateau(state, model, replace(region, delta=run.radius.delta))
                 before, run.radius = run.radius, rules.radius.lowered(run.radius)
-                ended = rules.radius.ends(run.radius, box.resolution(run.center))
+                ended = rules.radius.ends(run.radius, box.resolution(run.center)) or self._is_fine(state)
                 fine = ended or run.radius.rho < FINE * box.finest_spacing(run.center)
                 if fine and (query := self._neighbour(state, model, region, step)) is not None:
                     run.radius = before
@@ -309,9 +311,17 @@ class Planner:
 
     def _is_fruitless(self, run: Run) -> bool:
         """Whether the model has followed exact values for long without a successful step: f is rough at this scale."""
-        models = self.models
-        covered = run.follows and models.constraints is None and not models.box.has_integers
-        return covered and self._stalled(run.stepped_at, models.rules.noise.fruitless)
+        return self._follows(run) and self._stalled(run.stepped_at, self.models.rules.noise.fruitless)
+
+    def _is_fine(self, state: TrustRegionState) -> bool:
+        """Whether ρ is so small that a new run should search at coarser scales: f has ripples, in many variables."""
+        run, finest = state.run, self.models.rules.noise.descent ** (state.run.restarts + 1)
+        rippled = state.fit.spanning and run.repeated_gap == 0.0 and self._follows(run)
+        return rippled and run.radius.rho < finest * self.first.rho
+
+    def _follows(self, run: Run) -> bool:
+        """Whether the model follows exact values, of variables without constraints, residuals or integers."""
+        return run.follows and self.models.constraints is None and not self.models.box.has_integers
 
     def _is_on_plateau(self, state: TrustRegionState, model: LocalModel, delta: float) -> bool:
         """Whether many queries from ρ/2 to 2Δ have exactly the center's value, so that a finer scale is useless."""

@@ -176,6 +176,9 @@ class NoiseRule:
             but not before ``ModelRule.few`` queries.
         fruitless: a run that follows exact values ends likewise after this many queries per variable of the model
             without a successful step. (Not with constraints, residuals or integers.)
+        coarsest: in a subspace, ripples raise ρ to at most this multiple of its first value.
+        descent: in a subspace, the n-th run ends when ρ falls below this number to the power n, in units of the first ρ,
+            if it follows ripples; 0: at ``RadiusRule.finest``. (Not with constraints, residuals or integers.)
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
@@ -189,6 +192,8 @@ class NoiseRule:
     early: float = 10
     patience: float = 3
     fruitless: float = 1.5
+    coarsest: float = 1
+    descent: float = 0.01
     seen: float = 1.0
     needed: float = 0.2
     evident: float = 1.0

@@ -73,6 +73,7 @@ class Run:
         stepped_at: the number of evaluations after the last successful step, or after the last query that was smoothed
             over or belonged to a design.
         designed: the number of queries that had succeeded after the last design.
+        restarts: the number of restarts before this run.
     """
 
     radius: Radius
@@ -89,6 +90,7 @@ class Run:
     lowest_at: int = 0
     stepped_at: int = 0
     designed: int = 0
+    restarts: int = 0
 
     @property
     def follows(self) -> bool:

@@ -134,7 +134,7 @@ class SurrogateTrustRegion(Optimizer):
 
     method = "trust_region"
     has_model = takes_variances = True
-    version = 10
+    version = 11
     takes_integers = True
     state: TrustRegionState
 
