@@ -119,6 +119,8 @@ ROWS: dict[str, TrustRegionRules] = {
     "ripples smoothed over until no more is seen": TrustRegionRules(noise=NoiseRule(early=0)),
     "ripples smoothed over without a lower value": TrustRegionRules(noise=NoiseRule(patience=float("inf"))),
     "steps that fail on rough functions": TrustRegionRules(noise=NoiseRule(fruitless=float("inf"))),
+    "coarser scales for ripples in a subspace": TrustRegionRules(noise=NoiseRule(coarsest=float("inf"))),
+    "the finest scales for ripples in a subspace": TrustRegionRules(noise=NoiseRule(descent=0)),
     "without errors at kinks": TrustRegionRules(noise=NoiseRule(kinks=float("inf"))),
     "without near queries at kinks": TrustRegionRules(geometry=GeometryRule(coverage=0)),
     "without coarser scales on plateaus": TrustRegionRules(noise=NoiseRule(plateaus=0)),

@@ -155,7 +155,7 @@ class Planner:
         run, rules, box = state.run, self.models.rules, self.models.box
         # If noise hides how f varies within ρ, the search goes on at a coarser scale.
         # In a subspace, ripples do not show that a much coarser scale is better: slopes outside it are unknown.
-        coarsest = rules.noise.coarsest * self.first.rho if state.fit.spanning and not run.noisy else math.inf
+        coarsest = rules.noise.coarsest * self.first.rho if self._never_spans(state) and not run.noisy else math.inf
         if 2.0 * run.radius.rho <= coarsest and self._noise_hides_rho(state, model):
             run.radius = rules.radius.raised(run.radius)
         half_space = self.models.half_space(state, run.center_index)
@@ -316,8 +316,12 @@ class Planner:
     def _is_fine(self, state: TrustRegionState) -> bool:
         """Whether ρ is so small that a new run should search at coarser scales: f has ripples, in many variables."""
         run, finest = state.run, self.models.rules.noise.descent ** (state.run.restarts + 1)
-        rippled = state.fit.spanning and run.repeated_gap == 0.0 and self._follows(run)
+        rippled = self._never_spans(state) and run.repeated_gap == 0.0 and self._follows(run)
         return rippled and run.radius.rho < finest * self.first.rho
+
+    def _never_spans(self, state: TrustRegionState) -> bool:
+        """Whether the model covers only the subspace of its steps, however many there are."""
+        return state.fit.spanning and self.models.box.d > self.models.rules.design.whole
 
     def _follows(self, run: Run) -> bool:
         """Whether the model follows exact values, of variables without constraints, residuals or integers."""

@@ -11,7 +11,7 @@ from optimizers import ReturnedConstraints, Space, SurrogateTrustRegion, minimiz
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.plans import Step
 from optimizers.methods.trust_region.radius import Radius
-from optimizers.methods.trust_region.rules import ModelRule, NoiseRule, TrustRegionRules
+from optimizers.methods.trust_region.rules import DesignRule, ModelRule, NoiseRule, TrustRegionRules
 
 
 def points(n, d, seed=0):
@@ -121,6 +121,29 @@ def test_smoothing_over_ripples_ends_when_it_finds_no_lower_value(d):
             if opt.state.run.smoothing:
                 longest[patience] = max(longest[patience], since)
     assert longest[3.0] < max(20, 3 * d) < longest[math.inf]
+
+
+def test_ripples_in_a_subspace_make_the_search_neither_much_coarser_nor_much_finer():
+    """Waves over ripples. Without these rules, ρ rises to its largest value, and falls to the finest scale."""
+    found = []
+    for options in ({}, {"coarsest": math.inf}, {"descent": 0}):
+        rules = TrustRegionRules(design=DesignRule(whole=9), noise=NoiseRule(**options))
+        start = np.random.default_rng(0).uniform(-4.0, 4.0, 12)
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 12, max_queries=130, seed=0, rules=rules)
+        coarsest, ends = 0.0, []
+        while not opt.stopped:
+            batch = opt.ask()
+            if batch.info["kind"] == "Restart":
+                ends.append(opt.state.run.radius.rho)
+            x = batch.points()
+            opt.tell(batch, torch.cos(3.0 * x).sum(dim=1) + torch.cos(1e4 * x.sum(dim=1)))
+            if opt.state.run.smoothing:
+                coarsest = max(coarsest, opt.state.run.radius.rho)
+        found.append((coarsest, [rho / 0.01**n for n, rho in enumerate(ends, 1)]))
+    first = 2.0  # a fifth of a side
+    assert [coarsest > first for coarsest, _ in found] == [False, True, False]
+    assert [any(rho < first / 4.0 for rho in scaled) for _, scaled in found[::2]] == [False, True]
+    assert min(found[0][1]) < first  # a run ended because of this rule
 
 
 @pytest.mark.parametrize(("integers", "constrained"), [(0, False), (1, False), (0, True)])
