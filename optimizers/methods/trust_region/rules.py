@@ -176,9 +176,10 @@ class NoiseRule:
             but not before ``ModelRule.few`` queries.
         fruitless: a run that follows exact values ends likewise after this many queries per variable of the model
             without a successful step. (Not with constraints, residuals or integers.)
-        coarsest: with more variables than ``DesignRule.whole``, ripples raise ρ to at most this multiple of its first value.
-        descent: with as many variables, the n-th run ends when ρ falls below this number to the power n, in units of the
-            first ρ, if it follows ripples; 0: at ``RadiusRule.finest``. (Not with constraints, residuals or integers.)
+        coarsest: with more variables than ``DesignRule.whole``, ripples raise ρ to at most this multiple of the first.
+        descent: with as many variables, the n-th run ends when ρ falls below this number to the power n, in units of
+            the first ρ, if it follows ripples; 0: at ``RadiusRule.finest``. (Not with constraints, residuals or
+            integers.)
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
