@@ -52,7 +52,8 @@ def test_equal_values_of_a_symmetric_function_are_no_steps():
         batch = opt.ask()
         kinds.append(batch.info["kind"])
         opt.tell(batch, [f(x) for x in batch.points()])
-    assert "Restart" not in kinds and opt.result().fun < 1.0
+    # How low the run gets depends on the processor's rounding, because the function is not convex.
+    assert "Restart" not in kinds and opt.result().fun < 0.5 * f(torch.full((5,), 0.5))
 
 
 def points_and(fun, seed, n=86, d=10):
