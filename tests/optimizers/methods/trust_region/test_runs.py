@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from scipy.optimize import brentq
 from experiments.workloads.more_wild import problems
 from optimizers import ReturnedConstraints, Space, SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.planning import Planner
-from optimizers.methods.trust_region.plans import Step
+from optimizers.methods.trust_region.plans import Restart, Step
 from optimizers.methods.trust_region.radius import Radius
-from optimizers.methods.trust_region.rules import DesignRule, ModelRule, NoiseRule, TrustRegionRules
+from optimizers.methods.trust_region.rules import DesignRule, GeometryRule, ModelRule, NoiseRule, TrustRegionRules
 
 
 def points(n, d, seed=0):
@@ -123,27 +124,36 @@ def test_smoothing_over_ripples_ends_when_it_finds_no_lower_value(d):
     assert longest[3.0] < max(20, 3 * d) < longest[math.inf]
 
 
-def test_ripples_in_a_subspace_make_the_search_neither_much_coarser_nor_much_finer():
-    """Waves over ripples. Without these rules, ρ rises to its largest value, and falls to the finest scale."""
-    found = []
-    for options in ({}, {"coarsest": math.inf}, {"descent": 0}):
-        rules = TrustRegionRules(design=DesignRule(whole=9), noise=NoiseRule(**options))
-        start = np.random.default_rng(0).uniform(-4.0, 4.0, 12)
-        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 12, max_queries=130, seed=0, rules=rules)
-        coarsest, ends = 0.0, []
+@pytest.mark.parametrize("whole", [9, 60])
+def test_ripples_raise_the_radius_at_most_to_the_first_in_a_subspace(whole):
+    """Waves over ripples. In a model of all variables, and without the rule, ρ rises to its largest value."""
+    for coarsest in (1.0, math.inf):
+        rules = TrustRegionRules(design=DesignRule(whole=whole), noise=NoiseRule(coarsest=coarsest))
+        start, largest = np.random.default_rng(0).uniform(-4.0, 4.0, 12), 0.0
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 12, max_queries=60, seed=0, rules=rules)
         while not opt.stopped:
             batch = opt.ask()
-            if batch.info["kind"] == "Restart":
-                ends.append(opt.state.run.radius.rho)
             x = batch.points()
             opt.tell(batch, torch.cos(3.0 * x).sum(dim=1) + torch.cos(1e4 * x.sum(dim=1)))
-            if opt.state.run.smoothing:
-                coarsest = max(coarsest, opt.state.run.radius.rho)
-        found.append((coarsest, [rho / 0.01**n for n, rho in enumerate(ends, 1)]))
-    first = 2.0  # a fifth of a side
-    assert [coarsest > first for coarsest, _ in found] == [False, True, False]
-    assert [any(rho < first / 4.0 for rho in scaled) for _, scaled in found[::2]] == [False, True]
-    assert min(found[0][1]) < first  # a run ended because of this rule
+            largest = max(largest, opt.state.run.radius.rho)
+        assert largest == (2.0 if coarsest == 1.0 and whole < 12 else 5.0)  # a fifth and a half of a side
+
+
+@pytest.mark.parametrize(("rippled", "whole"), [(True, 9), (False, 9), (True, 60)])
+def test_a_run_on_ripples_in_a_subspace_ends_at_a_hundredth_of_the_last_ones_scale(rippled, whole):
+    """The plan after a failed step at ρ, which lowers ρ to a quarter; without geometry-improving queries."""
+    rules = TrustRegionRules(design=DesignRule(whole=whole), geometry=GeometryRule(limit=0))
+    opt = SurrogateTrustRegion([3.0] * 12, bounds=[(-5.0, 5.0)] * 12, max_queries=10, rules=rules)  # fewer than 12
+    run(opt, smooth)
+    state, planner = opt.state, opt._planner
+    model = planner.models.model(state, state.run.center_index)
+    gap = 0.0 if rippled else math.inf  # with noise=0 no point is evaluated twice
+    for restarts, factor in itertools.product(range(3), (0.9, 1.1)):
+        rho = 4.0 * factor * 2.0 * 0.01 ** (restarts + 1)
+        known = replace(state.run, noisy=False, smoothing=False, repeated_gap=gap, restarts=restarts)
+        state.run = replace(known, radius=Radius(rho, rho, 5.0))
+        plan = planner._by_powell(state, model, True, True)
+        assert isinstance(plan, Restart) == (rippled and whole < 12 and factor < 1.0)
 
 
 @pytest.mark.parametrize(("integers", "constrained"), [(0, False), (1, False), (0, True)])
