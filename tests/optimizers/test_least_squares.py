@@ -44,8 +44,7 @@ def test_the_result_is_that_of_scipy(bounds, loss, f_scale):
     assert found.cost == pytest.approx(expected.cost, rel=1e-9)
     assert found.x == pytest.approx(expected.x, abs=1e-5)
     assert found.fun == pytest.approx(curved(found.x), abs=1e-12)
-    # The last queries, which rounding decides on, may leave the model without near ones: the error is 1e-7 as a rule.
-    assert found.jac == pytest.approx(expected.jac, rel=2e-3, abs=1e-3)
+    assert found.jac == pytest.approx(expected.jac, abs=1e-3)
     assert found.grad == pytest.approx(expected.grad, abs=1e-4)
     assert found.optimality < 1e-4
     assert found.active_mask.tolist() == expected.active_mask.tolist()
@@ -56,7 +55,7 @@ def test_the_result_is_that_of_scipy(bounds, loss, f_scale):
 def test_clusters_of_queries_do_not_spoil_the_jacobian(bounds):
     """A run that has converged begins elsewhere and leaves clusters of queries; rounding decides on where they are."""
     for i in range(8):
-        found = least_squares(curved, [-1.2 + 1e-9 * i, 1.0], bounds=bounds, max_queries=70)
+        found = least_squares(curved, [-1.2 + 1e-9 * i, 1.0], bounds=bounds, max_queries=56 + 2 * i)
         exact = [[-20.0 * found.x[0], 10.0], [-1.0, 0.0], [0.1 * found.x[1], 0.1 * found.x[0]]]
         assert found.jac == pytest.approx(np.array(exact), abs=1e-4)
 

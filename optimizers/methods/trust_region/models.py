@@ -48,10 +48,10 @@ FAR, SPACING = 30.0, 3.0
 MOST = 8
 """The most directions in ``informative_points``, and the most random directions that extend their subspace."""
 
-SAME, APART = 1e-6, 0.01
-"""The derivatives of a result leave out queries nearer to its point than 1e-6 of the first radius; and those nearer to
-it or to one another than 0.01 of the distance of the (2d + 1)-th nearest query that remains, for rounding hides
-differences within clusters."""
+SAME, APART = (1e-6, 1e-5, 1e-4, 1e-3), 0.1
+"""The derivatives of a result leave out queries nearer to its point than 1e-6 of the first radius, or than the next of
+these fractions if the covariance is singular. Without noise they also leave out queries whose distance from a nearer
+one is at most 0.1 of that from the point, for rounding hides differences within clusters."""
 
 LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
 """The distances in ``informative_points``, in radii, and a factor that ranks uphill points lower."""
@@ -302,22 +302,23 @@ class ModelBuilder:
         self, state: TrustRegionState, at: Tensor, delta: float
     ) -> tuple[TrustRegionState, LocalModel | None]:
         """Fits a model about the query nearest to a point; returns the state with its queries and the model."""
-        state, data, known = state.copied(), state.data, cast(ConstraintData, state.constraints)
+        data, known = state.data, cast(ConstraintData, state.constraints)
         center = int(torch.linalg.vector_norm(data.points - at, dim=1).argmin())
         moves = data.points - data.points[center]
-        distances = torch.linalg.vector_norm(moves, dim=1)
-        others = distances[distances > SAME * delta].sort().values
-        kept = torch.zeros(len(moves), dtype=torch.bool)
-        if len(others):
-            least = APART * float(others[: 2 * moves.shape[1] + 1][-1])
-            kept[np.unique((moves / least).round().numpy(), axis=0, return_index=True)[1]] = True
-            kept &= distances > least
-        kept[center] = True
-        state.data = data.rows(kept)
-        state.constraints, state.fit.params = replace(known, values=known.values[kept]), None
-        state.run.noisy = state.run.smoothing = bool(state.run.noisy)  # ripples are followed
-        state.center_at(int(kept[:center].sum()))
-        return state, self.model(state, state.run.center_index)
+        distances, noisy = torch.linalg.vector_norm(moves, dim=1), bool(state.run.noisy)
+        for least in SAME:
+            kept = distances > least * delta
+            if not noisy:
+                kept[kept.clone()] = _are_apart(moves[kept])
+            kept[center] = True
+            found = replace(state.copied(), data=data.rows(kept))
+            found.constraints, found.fit.params = replace(known, values=known.values[kept]), None
+            found.run.noisy = found.run.smoothing = noisy  # ripples are followed
+            found.run.radius = replace(state.run.radius, delta=math.inf)  # far queries count too
+            found.center_at(int(kept[:center].sum()))
+            if (model := self.model(found, found.run.center_index)) is not None:
+                break
+        return found, model
 
     def _composite(self, region: RegionModel, center: Tensor, psi: Prox) -> CompositeModel:
         """The model of f + ψ, for ψ and its prox of steps from the center."""
@@ -402,3 +403,11 @@ class ModelBuilder:
         points = self.box.on_lattice(self.box.clamped(center + end + moves))
         gains = given.gains(coordinates(basis, points - center) @ map.mT, z, map)
         return points[(gains * torch.where(moves @ end < 0.0, UPHILL, 1.0)).argsort(descending=True)]
+
+
+def _are_apart(moves: Tensor) -> Tensor:
+    """Whether each of the steps from a point, ``n x d``, is apart from all nearer ones that are; shape ``n``."""
+    kept, distances = torch.zeros(len(moves), dtype=torch.bool), torch.linalg.vector_norm(moves, dim=1)
+    for i in distances.argsort().tolist():
+        kept[i] = bool((torch.linalg.vector_norm(moves[kept] - moves[i], dim=1) > APART * distances[i]).all())
+    return kept
