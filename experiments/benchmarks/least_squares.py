@@ -179,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
         "least-squares",
         __doc__,
         arguments,
-        methods=(tuple(RUNS), "the methods to compare; dfo-ls needs the package DFO-LS"),
+        methods=(tuple(RUNS), "the methods to compare; dfo-ls needs the package DFO-LS", RUNS),
         perturbed=(0, "the number of perturbed starts of each problem instead of the standard one"),
     )
     rows = []

@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 def options_of(
-    name: str, description: str | None, arguments: Sequence[str], **known: tuple[Any, str]
+    name: str, description: str | None, arguments: Sequence[str], **known: tuple[Any, str] | tuple[Any, str, Iterable[str]]
 ) -> argparse.Namespace:
     """Parses the options of a benchmark and sets torch to one thread.
 
@@ -37,17 +37,20 @@ def options_of(
         name: name of the benchmark.
         description: beginning of the help text.
         arguments: the command line.
-        **known: default and help of each option; a tuple makes an option with several values, False a flag.
+        **known: default and help of each option, and its choices if it has any; a tuple makes an option with several
+            values, False a flag.
     """
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog=f"{program()} benchmark {name}", description=plain(description))
     parser.add_argument("--out", type=Path, default=Path("results"))
-    for option, (default, said) in known.items():
+    for option, (default, said, *choices) in known.items():
         shape: dict[str, Any] = {"type": type(default)}
         if default is False:
             shape = {"action": "store_true"}
         elif isinstance(default, tuple):
             shape = {"type": type(default[0]), "nargs": "+"}
+        if choices:
+            shape |= {"choices": list(*choices), "metavar": option.upper()}
         parser.add_argument(f"--{option.replace('_', '-')}", default=default, help=said, **shape)
     return parser.parse_args(arguments)
 

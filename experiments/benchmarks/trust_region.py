@@ -140,12 +140,12 @@ def main(arguments: Sequence[str]) -> int:
         "trust-region",
         __doc__,
         arguments,
-        suite=("bbob", "COCO's suite, or real"),
+        suite=("bbob", "COCO's suite, or real", SUITES),
         dimensions=((5, 10), "dimensions of COCO's problems"),
         functions=(tuple(map(str, FUNCTIONS)), "COCO's functions, or black boxes by name"),
         instances=((4, 5, 6), "COCO's instances, from 4 on, or seeds"),
         queries=(20, "queries per variable on COCO's problems"),
-        rows=(tuple(ROWS), "rows besides the first"),
+        rows=(tuple(ROWS), "rows besides the first", ROWS),
     )
     registry.require("problems", "the benchmark trust-region")
     functions = [int(name) if name.isdigit() else name for name in options.functions]

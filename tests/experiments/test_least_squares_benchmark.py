@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import least_squares as benchmark
+from experiments.cli import main
 from experiments.workloads.calibrations import calibrations
 from experiments.workloads.more_wild import FUNCTIONS, LeastSquaresProblem, problems
 
@@ -51,3 +52,9 @@ def test_the_command_compares_methods(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "benchmark-least-squares.json").read_text())
     assert [len(row["costs"]) for row in report["problems"]] == [2, 2]
     assert "ours" in (tmp_path / "benchmark-least-squares.txt").read_text()
+
+
+def test_an_unknown_method_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["benchmark", "least-squares", "--methods", "newton"])
+    assert "invalid choice: 'newton' (choose from 'dfo-ls', 'scipy', 'ours', 'scalar')" in capsys.readouterr().err
