@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 def options_of(
-    name: str, description: str | None, arguments: Sequence[str], **known: tuple[Any, str] | tuple[Any, str, Iterable[str]]
+    name: str, description: str | None, arguments: Sequence[str], **known: tuple[Any, ...]
 ) -> argparse.Namespace:
     """Parses the options of a benchmark and sets torch to one thread.
 
