@@ -50,7 +50,7 @@ def options_of(
         elif isinstance(default, tuple):
             shape = {"type": type(default[0]), "nargs": "+"}
         if choices:
-            shape |= {"choices": list(*choices), "metavar": option.upper()}
+            shape |= {"choices": list(choices[0]), "metavar": option.upper()}
         parser.add_argument(f"--{option.replace('_', '-')}", default=default, help=said, **shape)
     return parser.parse_args(arguments)
 

@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
         "trust-region",
         __doc__,
         arguments,
-        suite=("bbob", "COCO's suite, or real", SUITES),
+        suite=("bbob", "COCO's suite, or real", ("bbob", "bbob-noisy", "bbob-largescale", "real")),
         dimensions=((5, 10), "dimensions of COCO's problems"),
         functions=(tuple(map(str, FUNCTIONS)), "COCO's functions, or black boxes by name"),
         instances=((4, 5, 6), "COCO's instances, from 4 on, or seeds"),

@@ -60,6 +60,20 @@ def test_clusters_of_queries_do_not_spoil_the_jacobian(bounds):
         assert found.jac == pytest.approx(np.array(exact), abs=1e-4)
 
 
+def test_a_jacobian_is_returned_where_near_queries_make_the_covariance_singular():
+    """Box's function; 30 queries leave some at 1e-5 of the distance of the others."""
+    i = np.arange(1.0, 11.0)
+
+    def box(x):
+        return np.exp(-0.1 * i * x[0]) - np.exp(-0.1 * i * x[1]) - x[2] * (np.exp(-0.1 * i) - np.exp(-i))
+
+    for queries in (24, 27, 30, 33):
+        found = least_squares(box, [0.0, 10.0, 20.0], max_queries=queries)
+        first, second = (0.1 * i * np.exp(-0.1 * i * x) for x in found.x[:2])
+        exact = np.stack([-first, second, np.exp(-i) - np.exp(-0.1 * i)], axis=1)
+        assert found.jac == pytest.approx(exact, abs=0.05)
+
+
 @pytest.mark.parametrize("loss", [*LOSSES, log_loss])
 def test_derivatives_of_a_loss_are_those_of_its_cost(loss):
     cost, r, step = Loss(loss, 0.7), np.array([0.3, -0.6, 1.9, -4.0]), 1e-5 * np.eye(4)
