@@ -25,6 +25,7 @@ from optimizers.core.state import load_fields, save_fields
 from optimizers.core.stopping import StopReason
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.constrained import ConstraintModels
+from optimizers.methods.trust_region.estimates import least_mean, multipliers, residuals
 from optimizers.methods.trust_region.given import add_evaluations, begin, fit_radius
 from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, update_run
@@ -268,7 +269,7 @@ class SurrogateTrustRegion(Optimizer):
             return np.maximum(self._feasibility.relative(self.constraint_set, c) - self.feasibility_tol, 0.0)
 
         with small_algebra(self._models.flops):
-            found = self._models.least_mean(self.state, excess)
+            found = least_mean(self._models, self.state, excess)
         return found and found._replace(x=self._box.whole(found.x)[0])
 
     def _planned(self) -> Plan:
@@ -399,7 +400,7 @@ class SurrogateTrustRegion(Optimizer):
         if len(self.state.data.points):
             at = self._box.part(self._to_search(found["x"]))
             with small_algebra(self._models.flops):
-                r, jac = self._models.residuals(self.state, at, self._opening.delta)
+                r, jac = residuals(self._models, self.state, at, self._opening.delta)
         return described_least_squares(found, self.residuals, r, jac, self.domain)
 
     def _multipliers(self, x: Tensor) -> np.ndarray | None:
@@ -407,4 +408,4 @@ class SurrogateTrustRegion(Optimizer):
         if known is None or known.scales is None or not len(self.state.data.points) or self.residuals is not None:
             return None
         at, slack = self._box.part(self._to_search(x)), self.feasibility_tol * known.scales.numpy()
-        return self._models.multipliers(self.state, at, self._opening.delta, slack)
+        return multipliers(self._models, self.state, at, self._opening.delta, slack)
