@@ -121,6 +121,7 @@ ROWS: dict[str, TrustRegionRules] = {
     "steps that fail on rough functions": TrustRegionRules(noise=NoiseRule(fruitless=float("inf"))),
     "coarser scales for ripples in a subspace": TrustRegionRules(noise=NoiseRule(coarsest=float("inf"))),
     "the finest scales for ripples in a subspace": TrustRegionRules(noise=NoiseRule(descent=0)),
+    "a window of 100 for ripples in a subspace": TrustRegionRules(noise=NoiseRule(window=0)),
     "without errors at kinks": TrustRegionRules(noise=NoiseRule(kinks=float("inf"))),
     "without near queries at kinks": TrustRegionRules(geometry=GeometryRule(coverage=0)),
     "without coarser scales on plateaus": TrustRegionRules(noise=NoiseRule(plateaus=0)),

@@ -51,7 +51,8 @@ class ModelBuilder:
     Args:
         box: the box of the free variables.
         rules: the rules of the method.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000; 40 for d = 1, 100 for d > 60.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000; 40 for d = 1; 100 for d > 60,
+            or d/8 but at most ``NoiseRule.window`` with noise in the model.
         noise: the variance of a value's noise; None: it is estimated.
         psi: the prox of ψ, with a method ``value``, or None.
         constraints: the constraints, or None.
@@ -75,6 +76,8 @@ class ModelBuilder:
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
         self.size = window or (min(number, limit) if box.d > 1 else ONE_VARIABLE)
+        few = box.d <= rules.design.whole or window is not None
+        self.smoothed_size = self.size if few else max(self.size, min(box.d // 8, rules.noise.window))
         self.flops = self.size * min(self.size, box.d) ** 2
 
     def totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
@@ -131,11 +134,12 @@ class ModelBuilder:
     def forget(self, state: TrustRegionState) -> None:
         """Drops queries far from the run's best one if there are too many for a model of a subspace."""
         data, run = state.data, state.run
+        size = self.smoothed_size if run.noisy or run.repeated_gap == 0.0 else self.size
         # On a lattice all queries are kept, so that none is asked twice.
-        if not state.fit.spanning or len(data.values) <= MEMORY * self.size or self.box.has_integers:
+        if not state.fit.spanning or len(data.values) <= MEMORY * size or self.box.has_integers:
             return
         distances = torch.linalg.vector_norm(data.points - data.points[self.center(state)], dim=1)
-        near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
+        near = distances <= distances.sort().values[min(size, len(distances) - 1)]
         near[[self.best(state), -1]] = True
         state.fit.fitted_at -= int((~near).sum())
         run.run_start, run.center_index, run.designed = (
@@ -145,7 +149,8 @@ class ModelBuilder:
 
     def window(self, state: TrustRegionState, center: int) -> Tensor:
         """Returns the indices of the queries in a model about a center, the nearest first."""
-        data, run, size = state.data, state.run, self.size
+        data, run = state.data, state.run
+        size = self.smoothed_size if run.smoothing else self.size
         lattice = self.box.has_integers and not self._given and not state.fit.spanning
         distances = torch.linalg.vector_norm(data.points - data.points[center], dim=1)
         order = distances.argsort()

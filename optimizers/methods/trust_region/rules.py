@@ -180,6 +180,8 @@ class NoiseRule:
         descent: with as many variables, the n-th run ends when ρ falls below this number to the power n, in units of
             the first ρ, if it follows ripples; 0: at ``RadiusRule.finest``. (Not with constraints, residuals or
             integers.)
+        window: with as many variables, a model with noise has up to d/8 queries, but at most this number (at least
+            100), so that noise averages out.
         seen: noise hides the variation of f within ρ if this is at most ``seen`` standard deviations of the noise.
         averaging: a noisy run ends this many queries per variable after noise has first hidden the variation of f.
         needed: noise is needed if removing it raises −2 log likelihood by more than this number per value.
@@ -195,6 +197,7 @@ class NoiseRule:
     fruitless: float = 1.5
     coarsest: float = 1
     descent: float = 0.01
+    window: int = 300
     seen: float = 1.0
     needed: float = 0.2
     evident: float = 1.0

@@ -103,7 +103,8 @@ class SurrogateTrustRegion(Optimizer):
             None: 2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale``; 0.25 if a side is infinite. With
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, or 100 for more than
-            60 variables; 40 for one variable. For noisy values, at least half of all queries, up to 300.
+            60 variables; 40 for one variable. For noisy values, at least half of all queries, up to 300. With
+            more than 800 variables and noise or ripples, d/8, up to 300.
         noise: the variance of a value's noise, in f's units squared. None: the mean of the history's ``yvar`` if that
             is given, otherwise it is estimated. With ``yvar``, each given value has its own variance.
         x_scale: the size of a change that matters, for each variable or for all, rounded to a power of two. None: see
@@ -135,7 +136,7 @@ class SurrogateTrustRegion(Optimizer):
 
     method = "trust_region"
     has_model = takes_variances = True
-    version = 11
+    version = 12
     takes_integers = True
     state: TrustRegionState
 

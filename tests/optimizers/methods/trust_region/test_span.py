@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -105,6 +106,40 @@ def test_the_best_query_is_kept_whatever_is_forgotten():
     kept, first = state.data, state.run.run_start
     assert len(kept.values) < 20 and float(kept.values.min()) == -9.0
     assert 1e3 in kept.points[:first] and 1e3 not in kept.points[first:]
+
+
+@pytest.mark.parametrize(
+    ("d", "window", "most"), [(700, None, 100), (1600, None, 200), (3000, None, 300), (3000, 20, 20)]
+)
+def test_with_noise_in_a_model_of_a_subspace_it_has_more_queries(d, window, most):
+    opt = SurrogateTrustRegion(torch.zeros(d, dtype=torch.float64), max_queries=400, window=window)
+    opt.tell(design := opt.ask(), range(len(design)))
+    state, points = opt.state.copied(), normal(1000, d)
+    state.data, state.run.noisy, state.run.repeated_gap = Data(points, normal(1000), points[:0]), False, 0.0
+    opt._models.forget(state)
+    for smoothing, size in ((True, most), (False, window or 100)):
+        state.run.smoothing = smoothing
+        assert len(opt._models.window(state, 0)) == size
+
+
+@pytest.mark.slow
+def test_ripples_in_a_subspace_average_out_over_more_queries():
+    """The mean over four seeds of log10 of the least sphere under ripples, paired, with twice its standard error."""
+
+    d = 2000
+
+    def found(seed, rules):
+        center, spheres = torch.from_numpy(np.random.default_rng(seed).uniform(-2.0, 2.0, d)), []
+        opt = SurrogateTrustRegion([0.0] * d, bounds=[(-5.0, 5.0)] * d, max_queries=400, seed=seed, rules=rules)
+        while not opt.stopped:
+            x = (batch := opt.ask()).points()
+            spheres.append((x - center).square().sum(dim=1))
+            opt.tell(batch, spheres[-1] + 60.0 * torch.cos(1e4 * x.sum(dim=1)))
+        return float(torch.cat(spheres).min())
+
+    rules = TrustRegionRules(noise=NoiseRule(window=0)), TrustRegionRules()
+    gains = [math.log10(found(seed, rules[0]) / found(seed, rules[1])) for seed in range(4)]
+    assert np.mean(gains) - 2.0 * np.std(gains, ddof=1) / math.sqrt(len(gains)) > 0.0
 
 
 @pytest.mark.parametrize("noisy", [False, True])
