@@ -71,7 +71,7 @@ def test_a_jacobian_is_returned_where_near_queries_make_the_covariance_singular(
         found = least_squares(box, [0.0, 10.0, 20.0], max_queries=queries)
         first, second = (0.1 * i * np.exp(-0.1 * i * x) for x in found.x[:2])
         exact = np.stack([-first, second, np.exp(-i) - np.exp(-0.1 * i)], axis=1)
-        assert found.jac == pytest.approx(exact, abs=0.05)
+        assert found.jac == pytest.approx(exact, abs=0.15)
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, log_loss])
