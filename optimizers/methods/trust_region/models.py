@@ -76,8 +76,7 @@ class ModelBuilder:
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
         self.size = window or (min(number, limit) if box.d > 1 else ONE_VARIABLE)
-        few = box.d <= rules.design.whole or window is not None
-        self.smoothed_size = self.size if few else max(self.size, min(box.d // 8, rules.noise.window))
+        self.smoothed_size = window or max(self.size, min(box.d // 8, rules.noise.window))
         self.flops = self.size * min(self.size, box.d) ** 2
 
     def totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
