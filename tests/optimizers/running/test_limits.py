@@ -74,7 +74,7 @@ def pool(workers=1):
 def test_a_run_returns_when_its_time_is_spent(crew, tmp_path):
     expected = call(value)  # so that the limited run does not import modules for a second
     fun, made = Slow(7), crew | ({"executor": crew["executor"](1)} if "executor" in crew else {})
-    result = call(fun, max_seconds=1.0, checkpoint=tmp_path / "run", **made)
+    result = call(fun, max_seconds=0.4, checkpoint=tmp_path / "run", **made)
     assert (result.stop_reason, result.status, fun.ended) == ("time", 4, 0) and 1 <= result.nfev < 20
     assert "time of max_seconds is spent" in result.message and "running and ignored" in result.message
     assert result.nfail == 0 and result.success
@@ -85,7 +85,7 @@ def test_a_run_returns_when_its_time_is_spent(crew, tmp_path):
 def test_a_run_in_a_process_returns_and_its_process_is_free_again(tmp_path):
     with pool() as executor:
         slow = partial(slow_in_a_file, tmp_path / "calls", {4}, False)
-        result = call(slow, max_seconds=1.0, executor=executor)
+        result = call(slow, max_seconds=0.5, executor=executor)
         assert result.stop_reason == "time" and result.nfail == 0
         process = executor.submit(os.getpid).result()
     assert str(process) == (tmp_path / "calls").read_text().split()[0]
@@ -95,37 +95,37 @@ def test_a_run_in_a_process_returns_and_its_process_is_free_again(tmp_path):
 def test_a_query_that_takes_too_long_has_failed(workers, caplog):
     fun = Slow(5, 9)
     with caplog.at_level(logging.WARNING):
-        result = call(fun, query_timeout=0.5, workers=workers)
+        result = call(fun, query_timeout=0.3, workers=workers)
     assert (result.nfev, result.nfail, result.stop_reason, fun.ended) == (20, 2, "budget", 0)
-    assert "raised TimeoutError" in caplog.text and "took more than query_timeout=0.5 s" in caplog.text
+    assert "raised TimeoutError" in caplog.text and "took more than query_timeout=0.3 s" in caplog.text
     assert ("abandoned" in caplog.text) == (workers is not None)
-    again = call(Slow(5, 9), query_timeout=0.5, workers=workers, on_failure="retry")
-    assert again.nfail == 2 and not math.isnan(again.fun)
-    with pytest.raises(TimeoutError, match=r"query_timeout=0\.5 s"):
-        call(Slow(5), query_timeout=0.5, workers=workers, on_failure="raise")
+    again = call(Slow(5), query_timeout=0.3, workers=workers, on_failure="retry")
+    assert again.nfail == 1 and not math.isnan(again.fun)
+    with pytest.raises(TimeoutError, match=r"query_timeout=0\.3 s"):
+        call(Slow(5), query_timeout=0.3, workers=workers, on_failure="raise")
 
 
 def test_a_query_in_a_process_is_ended_and_the_process_goes_on(tmp_path):
     with pool() as executor:
         slow = partial(slow_in_a_file, tmp_path / "calls", {3, 6}, False)
-        result = call(slow, query_timeout=0.5, executor=executor)
+        result = call(slow, query_timeout=0.3, executor=executor)
     assert (result.nfev, result.nfail) == (20, 2)
     assert len(set((tmp_path / "calls").read_text().split())) == 1
 
 
 def test_a_process_whose_query_does_not_end_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "GRACE", 0.5)
+    monkeypatch.setattr(limits, "GRACE", 0.2)
     with pool() as executor, pytest.raises(BrokenExecutor):
-        call(partial(slow_in_a_file, tmp_path / "calls", {3}, True), query_timeout=0.5, executor=executor)
+        call(partial(slow_in_a_file, tmp_path / "calls", {3}, True), query_timeout=0.3, executor=executor)
 
 
 def test_an_alarm_of_the_users_stays_the_users():
     rung = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
         fun = Slow(5)
-        result = call(fun, query_timeout=1.0)
+        result = call(fun, query_timeout=0.5)
         assert result.nfail == 1 and rung == [signal.SIGALRM] and fun.ended == 0
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -140,7 +140,7 @@ def test_limits_that_are_not_reached_change_nothing():
 
 def test_a_run_whose_time_was_spent_goes_on_by_hand():
     optimizer = RGF(X0, max_queries=20, directions=3)
-    assert run(optimizer, Slow(7), max_seconds=2.0).nfev == 6
+    assert run(optimizer, Slow(7), max_seconds=0.7).nfev == 6
     assert run(optimizer, value).fun == run(RGF(X0, max_queries=20, directions=3), value).fun
 
 
