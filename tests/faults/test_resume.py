@@ -14,7 +14,7 @@ import scipy.optimize
 import torch
 
 from optimizers import L1, RGF, minimize, run, scipy_method
-from optimizers.running import checkpoint
+from optimizers.running import checkpoint, version
 from optimizers.running.version import fingerprint
 from optimizers.testing import quadratic, start
 from tests.faults.harness import BOUNDS, OPTIONS, X0, forked, kill, same, summary
@@ -183,7 +183,9 @@ def test_a_default_that_keeps_values_is_not_compared():
 
 def test_a_fingerprint_is_that_of_another_process():
     funs = "lambda x: x in {'a', 'b', 'c', 'd'}", "lambda x: max(x, key=lambda y: -y)", "lambda x, k=len, j=object(): k"
-    lines = f"from optimizers.running.version import fingerprint\nfor f in ({', '.join(funs)}): print(fingerprint(f))"
+    # By its file, as the package imports torch.
+    lines = f"import runpy\nfingerprint = runpy.run_path({version.__file__!r})['fingerprint']\n"
+    lines += f"for f in ({', '.join(funs)}): print(fingerprint(f))"
     outputs = [
         subprocess.run(
             [sys.executable, "-c", lines], env=os.environ | {"PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE
