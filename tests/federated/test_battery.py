@@ -37,7 +37,9 @@ def test_battery(name, check):
 
 
 @pytest.mark.parametrize("check", ON_STATE, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "fedadagrad" else ()) for name in ALIKE]
+)
 def test_alike(name, check):
     check(*ALIKE[name])
 

@@ -15,17 +15,21 @@ OTHERS = {
 }
 ON_STATE = [check_ledger, check_participation, check_resume, check_bad_broadcasts, check_failed_queries]
 
+SHORT = Promises(local_steps=2)
+
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", FACTORIES)
 def test_battery(name, check):
-    check(FACTORIES[name], Promises())
+    check(FACTORIES[name], SHORT)
 
 
 @pytest.mark.parametrize("check", ON_STATE, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "rounds" else ()) for name in OTHERS]
+)
 def test_options(name, check):
-    check(OTHERS[name], Promises())
+    check(OTHERS[name], SHORT)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from optimizers.testing import CHECKS, Promises
 from tests.optimizers.boxed import boxed_factory
 from tests.optimizers.methods.busy import check_resumes
 
-QUICK = boxed_factory("cobbo", initial_points=8, fit_steps=5)
+QUICK = boxed_factory("cobbo", initial_points=6, fit_steps=5)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def rough(monkeypatch):
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_battery(check, rough):
-    check(QUICK, Promises(max_queries=10, convergence_queries=30))
+    check(QUICK, Promises(max_queries=6, convergence_queries=22))
 
 
 @pytest.mark.slip(

@@ -16,13 +16,13 @@ from tests.optimizers.batteries import options_battery
 from tests.optimizers.boxed import boxed_factory
 from tests.optimizers.methods.busy import check_resumes
 
-QUICK = {"batch_size": 10, "initial_points": 8, "candidates": 64, "fit_steps": 10}
-TWO_REGIONS = (boxed_factory("turbo", regions=2, **QUICK), Promises(max_queries=26, convergence_queries=60))
+QUICK = {"batch_size": 6, "initial_points": 6, "candidates": 64, "fit_steps": 5}
+TWO_REGIONS = (boxed_factory("turbo", regions=2, **QUICK), Promises(max_queries=20, convergence_queries=40))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_battery(check):
-    check(boxed_factory("turbo", **QUICK), Promises(max_queries=20, convergence_queries=60))
+    check(boxed_factory("turbo", **QUICK), Promises(max_queries=14, convergence_queries=40))
 
 
 @options_battery({"two regions": TWO_REGIONS})
