@@ -56,6 +56,22 @@ LONG = (
 """Experiments whose quick runs take some seconds."""
 SHARED = ("fzoos-fig1", "katyusha-fig1")
 """The same, but other files use these runs too."""
+AGAIN = ("beyond-curvature", "calibration", "zord-fig3", "zord-table1")
+"""The same, but for a second run alone."""
+SETTINGS = (
+    *(
+        "fzoos-fig2",
+        "fzoos-fig3",
+        "fzoos-fig5a",
+        "fzoos-fig6",
+        "fzoos-fig9",
+        "fzoos-fig10",
+        "fzoos-fig11",
+        "fzoos-fig12",
+    ),
+    *("hiso-fig8", "hiso-table2", "hiso-table5", "zord-fig8"),
+)
+"""Experiments that differ from one that is not slow in their settings alone."""
 
 
 def slow(*names):
@@ -63,7 +79,7 @@ def slow(*names):
     return [pytest.param(name, marks=pytest.mark.slow if name in names else ()) for name in registry.MODULES]
 
 
-@pytest.fixture(scope="module", params=slow(*LONG))
+@pytest.fixture(scope="module", params=slow(*LONG, *SETTINGS))
 def finished(request):
     if not installed(request.param):
         pytest.skip(f"{request.param}: its extra is not installed")
@@ -78,7 +94,7 @@ def test_records_are_finite_plain_and_survive_csv(finished):
     assert from_csv(to_csv(rows)) == rows
 
 
-@pytest.mark.parametrize("name", slow(*LONG, *SHARED))
+@pytest.mark.parametrize("name", slow(*LONG, *SETTINGS, *SHARED, *AGAIN))
 def test_a_seed_gives_the_same_bytes_whatever_ran_before_it(name):
     if not installed(name):
         pytest.skip(f"{name}: its extra is not installed")
