@@ -575,7 +575,10 @@ def test_what_is_packed_is_the_same_for_the_same_files_and_left_out_where_a_run_
     assert not (tmp_path / "third" / "trust_region-bbob.tgz").exists()
 
 
-LONG = ("problems-bbob", "problems-bbob-largescale", "problems-bbob-constrained", "problems-bbob-constrained-fresh")
+LONG = (
+    *("problems-bbob", "problems-bbob-largescale", "problems-bbob-100d", "problems-bbob-100d-fresh"),
+    *("problems-bbob-constrained", "problems-bbob-constrained-fresh", "problems-bbob-mixint-fresh"),
+)
 """Scoreboards with thousands of runs."""
 
 
@@ -639,7 +642,14 @@ def test_methods_that_were_run_on_other_problems_have_no_verdict():
     assert page.verdicts(records) == []
 
 
-@pytest.mark.parametrize("name", [name for name in BOARDS if name.startswith("problems-")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name in BOARDS
+        if name.startswith("problems-")
+    ],
+)
 def test_published_runs_began_at_one_value_on_each_problem(name):
     """Seven seeds of ``attack_digits_784`` did not: they were of two machines, on which its network was another one."""
     first = {}

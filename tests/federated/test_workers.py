@@ -35,8 +35,19 @@ class Drifting(Quadratic):
         return super().__call__(x) * (1.0 + 0.01 * math.sin(self.queries))
 
 
-@pytest.mark.parametrize("make", [Drifting, lambda i: Drifting(i, held=lambda: None)], ids=["picklable", "not"])
-@pytest.mark.parametrize(("name", "own"), [("fzoos", FZOOS), ("scaffold2", {})])
+def unpicklable(i):
+    return Drifting(i, held=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "make"),
+    [
+        ("fzoos", FZOOS, unpicklable),
+        ("scaffold2", {}, Drifting),
+        pytest.param("fzoos", FZOOS, Drifting, marks=pytest.mark.slow),
+        pytest.param("scaffold2", {}, unpicklable, marks=pytest.mark.slow),
+    ],
+)
 def test_any_worker_gives_the_same_bits(name, own, make):
     """Objectives that change with every query stay with their clients."""
     alone, spread = (

@@ -30,8 +30,8 @@ PRECISE = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14}
         ([(-2.0, 0.5), (-2.0, 2.0)], "linear", 1.0),
         (None, "soft_l1", 0.05),
         ([(-2.0, 0.5), (-2.0, 2.0)], "huber", 0.05),
-        (None, "cauchy", 0.3),
-        (None, "arctan", 2.0),
+        pytest.param(None, "cauchy", 0.3, marks=pytest.mark.slow),
+        pytest.param(None, "arctan", 2.0, marks=pytest.mark.slow),
         (None, log_loss, 0.3),
     ],
 )
@@ -54,7 +54,7 @@ def test_the_result_is_that_of_scipy(bounds, loss, f_scale):
 @pytest.mark.parametrize("bounds", [pytest.param(None, marks=pytest.mark.slow), [(-2.0, 0.5), (-2.0, 2.0)]])
 def test_clusters_of_queries_do_not_spoil_the_jacobian(bounds):
     """A run that has converged begins elsewhere and leaves clusters of queries; rounding decides on where they are."""
-    for i in range(8):
+    for i in range(0, 8, 2):
         found = least_squares(curved, [-1.2 + 1e-9 * i, 1.0], bounds=bounds, max_queries=56 + 2 * i)
         exact = [[-20.0 * found.x[0], 10.0], [-1.0, 0.0], [0.1 * found.x[1], 0.1 * found.x[0]]]
         assert found.jac == pytest.approx(np.array(exact), abs=1e-4)
@@ -129,7 +129,7 @@ def test_queries_with_a_missing_residual_have_failed():
 @pytest.mark.parametrize("bounds", [([-9.0, -9.0], [0.9, 9.0]), (-9.0, [0.9, 9.0]), (-9.0, 0.5)])
 def test_a_tuple_of_bounds_is_scipys(bounds):
     theirs = scipy.optimize.least_squares(curved, [-1.2, 0.4], bounds=bounds, **PRECISE)
-    ours = least_squares(curved, [-1.2, 0.4], bounds=bounds, max_queries=70)
+    ours = least_squares(curved, [-1.2, 0.4], bounds=bounds, max_queries=40)
     np.testing.assert_allclose(ours.x, theirs.x, atol=1e-5)
     np.testing.assert_array_equal(ours.active_mask, theirs.active_mask)
 

@@ -1,6 +1,7 @@
 """HiSo and DeComFL: the transcription against the paper's own equalities, its errata, and the project's runs."""
 
 import functools
+import itertools
 from typing import get_args
 
 import numpy as np
@@ -260,9 +261,15 @@ def queried(method, **options):
     of="optimizers/hiso federated/hiso",
 )
 @pytest.mark.parametrize("projection", [False, True], ids=["", "eq7"])
-@pytest.mark.parametrize("P", [1, 3])
 @pytest.mark.parametrize(
-    ("reading", "tau"), [("decomfl", 1), *((reading, tau) for reading in paper.READINGS for tau in (1, 4))]
+    ("reading", "tau", "P"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case[2] == 3 and case[0] not in ("decomfl", "per_step") else ())
+        for case in [
+            *(("decomfl", 1, P) for P in (1, 3)),
+            *itertools.product(paper.READINGS, (1, 4), (1, 3)),
+        ]
+    ],
 )
 def test_one_machine_is_the_papers(record_property, reading, tau, P, projection):
     rounds, length = MACHINE["max_queries"] // (P + 1) // tau, tau * (P + 1)

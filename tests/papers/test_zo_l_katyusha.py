@@ -228,7 +228,15 @@ def test_theorem_1s_constants_are_its_proofs():
 SETTINGS = [("I", 1), ("I", 3), ("I", 4), ("II", 1), ("II", 3)]
 
 
-@pytest.mark.parametrize(("option", "size"), SETTINGS, ids=[f"{option}, |S|={size}" for option, size in SETTINGS])
+@pytest.mark.parametrize(
+    ("option", "size"),
+    [
+        pytest.param(
+            *case, marks=pytest.mark.slow if case in (("I", 3), ("II", 1)) else (), id=f"{case[0]}, |S|={case[1]}"
+        )
+        for case in SETTINGS
+    ],
+)
 def test_theorem_1s_bound_holds_over_200_runs(record_property, option, size):
     # The full batch draws nothing (S is all axes, p = 1): its one run is the mean.
     d, beta, iterations, runs = 4, 1e-4, 80, 1 if size == 4 else 200
@@ -308,7 +316,7 @@ def first_below(problem, points, renewals, size, gap):
     return math.inf
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_option_II_with_theorem_1s_m_reaches_1e_8_within_6000_queries(record_property, seed):
     problem = Logistic(20, seed)
     parameters = paper.corollary_2(problem.L, problem.mu, 20, 1)
@@ -385,7 +393,7 @@ def final_gap(problem, option, size, line_4):
     return max(problem.value(one.y) for one in points[750:]) - problem.value(problem.solved())
 
 
-@pytest.mark.parametrize("size", [1, 5])
+@pytest.mark.parametrize("size", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_line_4s_lost_d_is_invisible_on_a_box_for_option_I(size):
     # As printed E g = (2 - 1/d) grad f(x*) at x = w = x*. On a box a multiple of the gradient has the same fixed
     # points, and coordinates carry no noise from a face's slope to a free one. With a ridge in psi it has others.
@@ -518,6 +526,7 @@ ITERATIONS = [
     ]
     for rule in rules
 ]
+OF_MU_F = [("I", 1, "corollary"), ("I", "full", "corollary"), ("II", 1, "theorem_1")]
 
 
 @pytest.mark.slip(
@@ -562,8 +571,14 @@ ITERATIONS = [
     "w = y^{k+1}, not y^k (Katyusha Alg. 1, line 7)",
     of="optimizers/zo_l_katyusha",
 )
-@pytest.mark.parametrize(("option", "size", "rule"), ITERATIONS)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("name", "option", "size", "rule"),
+    [
+        *(("ridge", *case) for case in ITERATIONS),
+        *(("mu_f", *case) for case in OF_MU_F),
+        *(pytest.param("mu_f", *case, marks=pytest.mark.slow) for case in ITERATIONS if case not in OF_MU_F),
+    ],
+)
 def test_katyusha_is_alg_1(record_property, name, option, size, rule):
     # Nothing is given but L, mu and the rule's name: M, theta and p are compared as well as the iterates.
     problem = PROBLEMS[name]()

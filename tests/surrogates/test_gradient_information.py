@@ -272,8 +272,8 @@ def test_optimize_acqf_keeps_a_batch_within_linear_constraints(sequential):
         acquisition,
         BOX,
         q=2,
-        num_restarts=3,
-        raw_samples=32,
+        num_restarts=2,
+        raw_samples=16,
         inequality_constraints=[(torch.tensor([0, 2]), weights, 0.6)],  # x₁ + x₃ ≥ 0.6, which the target does not meet
         sequential=sequential,
         options={"seed": 0},

@@ -229,7 +229,7 @@ def test_variances_that_do_not_exist_or_are_not_known_are_refused(kernel, title)
         posterior.joint_covariance()
 
 
-@pytest.mark.parametrize("name", ["warped", "network", "sum with a known one"])
+@pytest.mark.parametrize("name", ["warped", pytest.param("network", marks=pytest.mark.slow), "sum with a known one"])
 @pytest.mark.filterwarnings("ignore:Converting a tensor")
 def test_kernels_that_are_differentiated_automatically(name):
     gp = derived_gp(unknown(name), noise=1e-2, outcome_transform=None)
@@ -286,7 +286,7 @@ def test_prior_means_that_are_not_constant(mean):
     assert not posterior.mean.requires_grad
 
 
-@pytest.mark.parametrize("ard", [False, True])
+@pytest.mark.parametrize("ard", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_batches_of_models_and_of_points(ard):
     X, batch = points(6, batch=(2,)), torch.Size([2])
     kernel = ScaleKernel(RBFKernel(batch_shape=batch, ard_num_dims=D if ard else None), batch_shape=batch).double()

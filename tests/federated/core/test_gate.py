@@ -33,6 +33,10 @@ class Liar(Quadratic):
         return self.factor * super().gradient(x)
 
 
+ALIKE = ("fedprox", "scaffold2", "fedyogi", "fedadagrad")
+"""Slow, as their reports are FedZO's, SCAFFOLD's and FedAdam's."""
+
+
 def clients(count=10):
     return [Quadratic(i, dimension=D) for i in range(count - 1)] + [Liar(count - 1, dimension=D)]
 
@@ -57,7 +61,9 @@ def run(name, lies, rounds=6, **options):
     "            continue\n",
     "a report that the gate leaves out is used",
 )
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in ALGORITHMS]
+)
 def test_a_client_that_lies_in_one_round_or_in_all_harms_nobody(name, caplog):
     clean = run(name, ()).history[-1].fun
     for lies in ((3,), range(1, 7)):

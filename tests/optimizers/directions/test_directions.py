@@ -164,8 +164,8 @@ def test_add_to_rounds_product_and_sum(distribution, dtype, path):
     pieces = x.clone()
     assert u.add_to(x, 3, 1, 0.1) is x
     assert torch.equal(x, expected)
-    for start in range(0, d, 83):
-        u.add_to(pieces[start : start + 83], 3, 1, 0.1, start)
+    for start in range(0, d, 331):
+        u.add_to(pieces[start : start + 331], 3, 1, 0.1, start)
     assert torch.equal(pieces, expected)
 
 

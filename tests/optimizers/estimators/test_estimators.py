@@ -112,7 +112,14 @@ def test_a_failed_query_leaves_with_its_pair_whatever_its_value(name):
         assert found[0].differences == before.differences - gone
 
 
-@pytest.mark.parametrize("unbiased", UNBIASED)
+AMONG_FAILURES = ("normal", "coordinate", "sphere-central", "orthonormal-central", "raw", "raw-antithetic")
+"""Of each rule of who leaves with a failed query, and of each kind of direction; the rest is slow."""
+
+
+@pytest.mark.parametrize(
+    "unbiased",
+    [pytest.param(name, marks=() if name in AMONG_FAILURES else pytest.mark.slow) for name in UNBIASED],
+)
 def test_failures_that_do_not_depend_on_the_direction_leave_the_mean(unbiased):
     estimator, generator, samples = ESTIMATORS[unbiased], torch.Generator().manual_seed(1), []
     for step in range(800):

@@ -35,9 +35,15 @@ def assert_unbiased(estimator, x, domain, expected, draws=100):
     assert_mean(torch.stack([of(estimator, x, domain, step) for step in range(draws)]), expected)
 
 
-@pytest.mark.parametrize("scheme", ["forward", "central"])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("d", "scheme"),
+    [
+        *((d, "forward") for d in (1, 2, 5)),
+        (5, "central"),
+        *(pytest.param(d, "central", marks=pytest.mark.slow) for d in (1, 2)),
+    ],
+)
 def test_the_mean_at_a_corner_is_the_gradient(d, distribution, scheme):
     x, domain = box(d)
     assert_unbiased(FiniteDifferences(40, RADIUS, distribution=distribution, scheme=scheme), x, domain, GRADIENT[:d])
@@ -50,7 +56,10 @@ def test_the_mean_of_the_raw_search_gradient_at_a_corner_is_the_gradient(d, anti
     assert_unbiased(SearchGradient(40, RADIUS, shaping="none", antithetic=antithetic), x, domain, GRADIENT[:d])
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    "distribution",
+    [pytest.param(name, marks=pytest.mark.slow if name == "sphere" else ()) for name in DISTRIBUTIONS],
+)
 def test_the_mean_in_a_box_narrower_than_the_radius_is_the_gradient(distribution):
     lower, upper = torch.zeros(3).double(), torch.tensor([0.2, 0.5, 0.0]).double()
     x = torch.tensor([0.05, 0.5, 0.0]).double()
@@ -112,7 +121,9 @@ def prior(name):
     return p / p.norm()
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name.endswith("ward") else ()) for name in PRIORS]
+)
 def test_unbiased_prior_guided_estimates_at_a_corner(name):
     x, domain = box(5)
     assert_unbiased(PriorGuidedDifferences(prior(name), 3, RADIUS, scaling="unbiased"), x, domain, GRADIENT, 1000)

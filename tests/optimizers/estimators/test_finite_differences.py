@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -16,9 +18,17 @@ from tests.optimizers.estimators.functions import (
     quadratic,
 )
 
+MEANS = (("normal", "forward"), ("coordinate", "forward"), ("orthonormal", "forward"), ("sphere", "central"))
+"""Of each scheme and of each kind of direction; the rest is slow."""
 
-@pytest.mark.parametrize("scheme", ["forward", "central"])
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+
+@pytest.mark.parametrize(
+    ("distribution", "scheme"),
+    [
+        pytest.param(*pair, marks=() if pair in MEANS else pytest.mark.slow)
+        for pair in itertools.product(DISTRIBUTIONS, ("forward", "central"))
+    ],
+)
 def test_mean_is_the_gradient_of_a_quadratic(distribution, scheme):
     expected = GRADIENT
     if distribution == "coordinate" and scheme == "forward":
@@ -36,13 +46,16 @@ ERRORS = {
 """E ‖g − a‖²/‖a‖² of n = 4 directions for linear f."""
 
 
-@pytest.mark.parametrize("distribution", ERRORS)
+@pytest.mark.parametrize(
+    "distribution",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("rademacher", "sphere") else ()) for name in ERRORS],
+)
 def test_mean_squared_error_on_a_linear_function(distribution):
     samples = estimates(FiniteDifferences(4, 0.3, distribution=distribution), linear, 2000)
     assert_squared_error(samples, A, ERRORS[distribution] * A.square().sum())
 
 
-@pytest.mark.parametrize("distribution", ["normal", "sphere"])
+@pytest.mark.parametrize("distribution", [pytest.param("normal", marks=pytest.mark.slow), "sphere"])
 def test_mean_squared_error_of_smoothing_on_a_quadratic(distribution):
     radius, n = 0.5, 3
     samples = estimates(FiniteDifferences(n, radius, distribution=distribution), quadratic, 2000)

@@ -38,7 +38,9 @@ def test_raw_values_are_unbiased_with_their_closed_form_variance(antithetic):
     assert_mean((samples - A).square(), (A @ A + A.square()) / (2 if antithetic else 4))
 
 
-@pytest.mark.parametrize("distribution", ["orthonormal", "sphere", "rademacher"])
+@pytest.mark.parametrize(
+    "distribution", ["orthonormal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sphere", "rademacher"))]
+)
 def test_raw_values_are_unbiased_along_other_directions(distribution):
     assert_mean(estimates(SearchGradient(4, 0.3, shaping="none", distribution=distribution), centred), A)
 

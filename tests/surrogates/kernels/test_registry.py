@@ -149,6 +149,11 @@ MODELS = {name: lambda name=name: closed(name) for name in NAMES} | {
     name: lambda name=name: unknown(name) for name in ("warped", "network", "subclass")
 }
 
+FEW_AUTOMATIC = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("network", "subclass") else ()) for name in MODELS
+]
+"""All, of those that are differentiated automatically one; the others are slow."""
+
 
 def functions(posterior):
     return {
@@ -158,7 +163,7 @@ def functions(posterior):
     }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FEW_AUTOMATIC)
 def test_changes_of_hyperparameters_are_seen_and_do_not_reach_what_was_made(name):
     gp, x = derived_gp(MODELS[name](), noise=1e-2), points(1, seed=5)
     kept, read = gp.gradient_posterior(x), gp.gradient_posterior(x)
@@ -177,7 +182,7 @@ def test_changes_of_hyperparameters_are_seen_and_do_not_reach_what_was_made(name
         assert float(value) == pytest.approx(expected[key], rel=1e-12)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FEW_AUTOMATIC)
 def test_derivatives_in_data_and_hyperparameters_are_those_of_differences(name):
     gp, x = derived_gp(MODELS[name](), noise=1e-2, outcome_transform=None), points(1, seed=5)
     inputs = points(6).requires_grad_()

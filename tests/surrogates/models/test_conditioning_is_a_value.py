@@ -215,7 +215,7 @@ def test_nothing_is_factorised_twice():
     assert gp.conditioning is conditioning, "the same numbers, set again"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_random_changes_between_reads(data):
     """Whatever is changed in whatever order, with reads between, the numbers are those of a model made anew."""

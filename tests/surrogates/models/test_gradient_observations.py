@@ -252,7 +252,7 @@ def test_a_fit_maximises_the_likelihood_of_what_was_observed(fixed):
                 parameter.data.view(-1)[i] -= step
 
 
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("kind", [Matern52KernelGrad, pytest.param(RBFKernelGrad, marks=pytest.mark.slow)])
 def test_derivatives_in_data_noise_and_hyperparameters(kind):
     X, Xq, Xn, hidden = points(2), points(1, seed=8), points(1, seed=9), partial_gradients(points(4))[:2].isnan()
     weights = points(1, D + 1, seed=4).squeeze(0)

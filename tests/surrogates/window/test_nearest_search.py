@@ -27,7 +27,7 @@ def walk(n, d, g, scale=0.1):
     return (scale * torch.randn(n, d, generator=g, dtype=torch.float64)).cumsum(0)
 
 
-@pytest.mark.parametrize("d", [1, 3, 37])
+@pytest.mark.parametrize("d", [1, pytest.param(3, marks=pytest.mark.slow), 37])
 def test_small_moves_along_a_growing_walk(d):
     g = generator(d)
     X = walk(900, d, g)

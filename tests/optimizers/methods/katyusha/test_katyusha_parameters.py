@@ -160,7 +160,7 @@ def test_option_Is_estimate_is_unbiased_and_its_variance_is_exact(size):
         assert variance == pytest.approx((d / size - 1) * float((Dx - Dw).square().sum()), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_option_IIs_estimate_is_unbiased_with_lemma_2s_variance(size):
     """Over many draws of the sphere: a quadratic's ∇f(x) within 5 standard errors, the error under Lemma 2's bound."""
     problem, radius, draws = quadratic(PROXES["none"]), 1e-6, 1000

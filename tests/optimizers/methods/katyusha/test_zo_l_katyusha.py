@@ -55,7 +55,7 @@ def test_linear_convergence_by_theory_on_figure_1(prox, option):
     assert abs(float(problem.gap(opt.x))) < 1e-10
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_queries_of_an_iteration(size):
     """d + 1 at the start, then |S| + 1 + p(d + 1) on average; the full batch d + 1 and no reference."""
     problem, d = quadratic(PROXES["none"], d=16), 16
@@ -150,14 +150,14 @@ def test_an_upper_bound_is_left():
     """At its bound x + βe_i is x: the difference is taken on the other side."""
     for method in ("zo_l_katyusha", "zo_svrg"):
         x0 = torch.full((3,), 2.0, dtype=torch.float64)
-        result = minimize(battery_quadratic, x0, method, max_queries=1500, bounds=[(-2.0, 2.0)] * 3)
+        result = minimize(battery_quadratic, x0, method, max_queries=1200, bounds=[(-2.0, 2.0)] * 3)
         assert result.fun < 1e-6
 
 
 def test_failed_queries_leave_the_estimate_unbiased():
     """With a third of all derivatives failing the method still converges."""
     problem = quadratic(Box(-0.5, 0.5))
-    opt = ZOLKatyusha(torch.zeros(8, dtype=torch.float64), prox=problem.prox, max_queries=5000, **constants(problem))
+    opt = ZOLKatyusha(torch.zeros(8, dtype=torch.float64), prox=problem.prox, max_queries=3500, **constants(problem))
     generator = torch.Generator().manual_seed(0)
     while not opt.stopped:
         batch = opt.ask()
@@ -199,7 +199,7 @@ def test_bad_options():
         ZOLKatyusha(x0, max_queries=3, smoothness=1.0)
 
 
-@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("rescale", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_a_face_in_rescaled_coordinates(option, rescale):
     """The minimizer lies on a face, where D(w) does not vanish: line 4's middle term is in the units of its first."""

@@ -120,19 +120,27 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("fun", [function, half_failing])
+@pytest.mark.parametrize(
+    ("fun", "name"),
+    [
+        *((function, name) for name in METHODS),
+        *(
+            pytest.param(half_failing, name, marks=() if name in ("zord", "least squares") else pytest.mark.slow)
+            for name in METHODS
+        ),
+    ],
+)
 def test_a_run_with_several_batches_out_resumes_bitwise(name, fun):
     cls, options = METHODS[name]
-    check_resumes(lambda: cls(X0, max_queries=100, seed=3, **options), fun, 5, 33, 30)
+    check_resumes(lambda: cls(X0, max_queries=100, seed=3, **options), fun, 5, 25, 20)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_point_is_asked_twice_and_the_budget_is_spent(name):
     cls, options = METHODS[name]
-    opt = cls(X0, max_queries=60, seed=1, **options)
+    opt = cls(X0, max_queries=50, seed=1, **options)
     told = keep_busy(opt, function, 6, 100)
-    assert len(told) == opt.queries == 60 and len(torch.unique(told, dim=0)) == 60
+    assert len(told) == opt.queries == 50 and len(torch.unique(told, dim=0)) == 50
     assert opt.best_fun < 0.4 * float(function(X0))
     if "bounds" in options:
         assert bool(((told >= -2.0) & (told <= 1.5)).all())
