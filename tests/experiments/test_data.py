@@ -143,7 +143,7 @@ def test_a_supplied_resnet_is_torchs(tmp_path):
 
 
 @needs_real
-@pytest.mark.parametrize(("name", "least"), [("mnist", 0.97), ("cifar10", 0.88)])
+@pytest.mark.parametrize(("name", "least"), [("mnist", 0.97), pytest.param("cifar10", 0.88, marks=pytest.mark.slow)])
 def test_the_supplied_networks_are_as_accurate_as_published(name, least):
     images = load_images(name, str(REAL))
     found = predict(supplied(REAL / name), images.test[:100])

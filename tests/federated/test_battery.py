@@ -7,14 +7,14 @@ from federated.testing.run_checks import check_descent, check_participation, che
 
 FINITE_DIFFERENCES = {"directions": 4, "smoothing_radius": 1e-3}
 FACTORIES = {
-    "fedzo": (algorithm_factory("fedzo", **FINITE_DIFFERENCES), Promises()),
-    "scaffold1": (algorithm_factory("scaffold1", **FINITE_DIFFERENCES), Promises()),
-    "scaffold2": (algorithm_factory("scaffold2", **FINITE_DIFFERENCES), Promises()),
+    "fedzo": (algorithm_factory("fedzo", **FINITE_DIFFERENCES), Promises(local_steps=2)),
+    "scaffold1": (algorithm_factory("scaffold1", **FINITE_DIFFERENCES), Promises(local_steps=2)),
+    "scaffold2": (algorithm_factory("scaffold2", **FINITE_DIFFERENCES), Promises(local_steps=2)),
     "fedavg": (algorithm_factory("fedavg"), Promises(seeded=False)),
     "fedadam": (algorithm_factory("fedadam"), Promises(seeded=False)),
 }
 ALIKE = {
-    "fedprox": (algorithm_factory("fedprox", **FINITE_DIFFERENCES), Promises()),
+    "fedprox": (algorithm_factory("fedprox", **FINITE_DIFFERENCES), Promises(local_steps=2)),
     "fedyogi": (algorithm_factory("fedyogi"), Promises(seeded=False)),
     "fedadagrad": (algorithm_factory("fedadagrad"), Promises(seeded=False)),
 }

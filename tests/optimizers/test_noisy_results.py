@@ -24,7 +24,7 @@ def noisy_run(method, seed, options, sd=SD):
 
 
 NOISY = [
-    ("trust_region", {"noise": SD**2}),
+    pytest.param("trust_region", {"noise": SD**2}, marks=pytest.mark.slow),
     ("trust_region", {}),
     ("zord", {"noise": SD**2}),
     pytest.param("turbo", {"noisy": True}, marks=pytest.mark.slow),
@@ -46,7 +46,8 @@ def test_x_is_the_query_of_least_mean_and_its_value_nearer_the_truth_than_the_lu
 
 
 @pytest.mark.parametrize(
-    "method", ["trust_region", "zord", "turbo", pytest.param("cobbo", marks=pytest.mark.slow), "rgf", "es"]
+    "method",
+    ["trust_region", "zord", "rgf", "es", *(pytest.param(name, marks=pytest.mark.slow) for name in ("turbo", "cobbo"))],
 )
 def test_without_noise_x_is_the_best_query(method):
     result = noisy_run(method, 0, {}, sd=0.0)

@@ -720,8 +720,13 @@ def test_projected_zo_on_coordinates_is_along_eq_6(record_property, name):
     assert np.abs(path[-1]).max() > 0.3
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *(("ridge", 1), ("mu_f", 3)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("ridge", 3), ("mu_f", 1))),
+    ],
+)
 def test_zo_svrg_is_along_eq_4_with_option_I(record_property, name, size):
     # The paper prints no formula of its ZO-SVRG; its estimate is eq. 4's, without acceleration.
     problem = PROBLEMS[name]()

@@ -215,7 +215,7 @@ def test_matern_12_is_refused(kernel, message):
         (RBFKernel() * MaternKernel(nu=1.5, active_dims=[1]), r"MaternKernel\(nu=1.5\)"),
         (Kinked(), "Kinked"),
         (PiecewisePolynomialKernel(q=1), "A kernel of the model"),
-        (unknown("subclass of matern 3/2"), "A kernel of the model"),
+        pytest.param(unknown("subclass of matern 3/2"), "A kernel of the model", marks=pytest.mark.slow),
         # r is lost to automatic differentiation at 0: a wrong number is told from a right one.
         (unknown("subclass"), "A kernel of the model"),
     ],

@@ -41,7 +41,13 @@ def test_starts_are_in_the_box_and_all_is_said(box):
     assert box.name == re.sub(r"\W", "", box.name) and box.budget >= 240 * (box.dimension > 11)
 
 
-@BOXES
+@pytest.mark.parametrize(
+    "box",
+    [
+        pytest.param(box, marks=pytest.mark.slow if name == "attack_digits_784" else (), id=name)
+        for name, box in BLACK_BOXES.items()
+    ],
+)
 def test_a_function_and_another_problem_for_each_seed(box, monkeypatch):
     if box.missing:
         pytest.skip(f"{box.name} needs {', '.join(box.missing)}: pip install './experiments[problems]'")

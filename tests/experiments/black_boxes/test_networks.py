@@ -15,7 +15,7 @@ from experiments.workloads.victims import QUICK as QUICK_VICTIM
 from experiments.workloads.victims import trained_victim
 
 
-@pytest.mark.parametrize("side", [8, 28])
+@pytest.mark.parametrize("side", [8, pytest.param(28, marks=pytest.mark.slow)])
 def test_the_margin_is_that_of_the_probabilities(side):
     fun = digits.perturbation(side, QUICK_VICTIM, 1)
     assert fun(np.zeros(side**2)) > 0.0

@@ -26,6 +26,8 @@ from optimizers.registry import METHODS, method_class
 D = 3
 BOX = [(-5.0, 5.0)] * D
 MODELS = [name for name in METHODS if method_class(name).has_model]
+FEWER = [pytest.param(name, marks=pytest.mark.slow if name == "cobbo" else ()) for name in MODELS]
+"""Where CobBO takes long and has what TuRBO has."""
 
 
 def f(x):
@@ -111,7 +113,7 @@ def test_a_design_that_fails_is_followed_by_another():
     assert len(opt.state.data.failed) == len(first) + len(second) - 1
 
 
-@pytest.mark.parametrize("method", MODELS)
+@pytest.mark.parametrize("method", FEWER)
 def test_told_points_do_not_count_and_may_become_the_best(method):
     opt = make(method, np.full(D, 3.0), queries=25)
     drive(opt, most=1)
@@ -135,7 +137,7 @@ def test_a_told_point_is_where_the_run_goes_on():
     assert float((opt.ask().points()[0] - opt.x).norm()) < 6.0
 
 
-@pytest.mark.parametrize("method", MODELS)
+@pytest.mark.parametrize("method", FEWER)
 def test_points_outside_new_bounds_help_but_never_win(method):
     X, y = given(30)
     box = [(-5.0, 0.5), *BOX[1:]]
@@ -149,7 +151,7 @@ def test_points_outside_new_bounds_help_but_never_win(method):
         assert opt.state.data.outside == (~inside).sum() and len(opt.state.data.values) == 30 + 12
 
 
-@pytest.mark.parametrize("method", MODELS)
+@pytest.mark.parametrize("method", FEWER)
 def test_points_of_another_value_of_a_fixed_variable_are_left_out(method, caplog):
     X, y = given(30)
     X[::2, 1] = 2.0

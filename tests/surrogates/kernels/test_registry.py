@@ -100,7 +100,7 @@ def test_a_registered_kernel_is_what_automatic_differentiation_makes_of_it(regis
 
 
 @pytest.mark.parametrize("build", [lambda: Lorentz(ard_num_dims=D), lambda: ScaleKernel(Lorentz()), Exponential])
-@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("q", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_model_of_a_registered_kernel_is_that_of_the_automatic_one(registered, monkeypatch, build, q):
     x = points(q, seed=5)
     gp = derived_gp(configured(build().double()), noise=1e-2)

@@ -28,7 +28,7 @@ OTHERS = {
 def test_battery(name, check):
     if check.__name__ == "check_ledger":
         pytest.skip("the first broadcast has no payload: test_hiso.py has the bytes exactly")
-    check(FACTORIES[name], Promises())
+    check(FACTORIES[name], Promises(local_steps=2))
 
 
 ON_STATE = [check_descent, check_faults, check_participation, check_resume, check_bad_broadcasts, check_failed_queries]
@@ -38,7 +38,7 @@ ON_STATE = [check_descent, check_faults, check_participation, check_resume, chec
 @pytest.mark.parametrize("check", ON_STATE, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", OTHERS)
 def test_options(name, check):
-    check(OTHERS[name], Promises())
+    check(OTHERS[name], Promises(local_steps=2))
 
 
 @pytest.mark.slow
@@ -47,4 +47,4 @@ def test_options(name, check):
 )
 @pytest.mark.parametrize("name", OTHERS)
 def test_options_in_full(name, check):
-    check(OTHERS[name], Promises())
+    check(OTHERS[name], Promises(local_steps=2))

@@ -154,7 +154,7 @@ def test_stopping_rule():
 
 def test_queries_stay_in_the_subspace_and_region_and_the_state_follows(rough):
     p = standard_problem("levy", 8)
-    opt = CobBO(torch.full((8,), 4.0).double(), bounds=p.bounds.T, max_queries=45, fit_steps=5, seed=2)
+    opt = CobBO(torch.full((8,), 4.0).double(), bounds=p.bounds.T, max_queries=36, fit_steps=5, seed=2)
     opt.tell(opt.ask(), p(opt.ask().points()))
     assert len(opt.state.data) == 16
     blocks = set()

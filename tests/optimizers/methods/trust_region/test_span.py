@@ -81,7 +81,7 @@ def test_a_run_begins_at_a_random_point_that_is_better_than_x0_and_at_the_best_o
     """Terraces about x0, which go down or up: a run cannot go on from any, and no random point is near."""
     x0 = normal(100, seed=3).clamp(-1.0, 1.0)
     rules = TrustRegionRules(noise=NoiseRule(plateaus=0))  # else the search becomes coarser on a terrace
-    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 100, max_queries=400, rules=rules)
+    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 100, max_queries=300, rules=rules)
     begun, best, sign = [], None, -1.0 if better else 1.0
     while not opt.stopped:
         batch = opt.ask()
