@@ -186,7 +186,12 @@ def test_decomfl_is_the_papers(record_property, monkeypatch, tau, P, participati
 @pytest.mark.parametrize("reading", paper.READINGS)
 @pytest.mark.parametrize(
     ("tau", "P", "participation", "changed"),
-    [(*size, name) for size in SIZES for name in RULES if name == "plain" or size in SIZES[3:]],
+    [
+        pytest.param(*size, name, marks=pytest.mark.slow if name != "plain" and size == SIZES[-1] else ())
+        for size in SIZES
+        for name in RULES
+        if name == "plain" or size in SIZES[3:]
+    ],
 )
 def test_hiso_is_the_papers(record_property, monkeypatch, tau, P, participation, reading, changed):
     options = {"local_steps": tau, "perturbations": P, "participation": participation, "seed": 5}

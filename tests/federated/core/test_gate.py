@@ -33,8 +33,8 @@ class Liar(Quadratic):
         return self.factor * super().gradient(x)
 
 
-ALIKE = ("fedprox", "scaffold2", "fedyogi", "fedadagrad")
-"""Slow, as their reports are FedZO's, SCAFFOLD's and FedAdam's."""
+ALIKE = ("fedprox", "fedyogi", "fedadagrad")
+"""Slow, as their reports are FedZO's and FedAdam's."""
 
 
 def clients(count=10):

@@ -206,7 +206,7 @@ def test_a_new_run_has_no_shape_of_the_last_one():
     assert opt.state.fit.params is None and opt.ask().info["kind"] == "Design"
 
 
-@pytest.mark.parametrize("noise", [None, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("noise", [None, 1.0])
 def test_with_noise_the_center_comes_nearer_than_a_value_can_tell(noise):
     """f(center) without its noise of variance 1 on Σ(x − 1)², over seeds: the mean is under ¾ by its deviation."""
     gaps = []
