@@ -379,7 +379,7 @@ def test_a_curved_border_is_followed_to_the_least_value_on_it():
 def test_radius_falls_where_queries_fail(deviation, known):
     """The most failures in a row at one radius were 49, and 71 with noise, under which ρ did not fall."""
     longest = 0
-    for seed in range(4):
+    for seed in range(6):
         f, _, x0 = ellipsoid_in_a_disc(seed)
         noise, at, row = np.random.default_rng(100 + seed), 0.0, 0
         optimizer = SurrogateTrustRegion(x0, seed=seed, noise=deviation**2 if known else None, **DISC)
@@ -596,7 +596,7 @@ def test_a_given_noise_does_not_end_restarts():
 def test_one_variable_is_not_searched_again_where_its_minimum_is_known(f):
     """Later runs did not see what earlier ones had found: half of the queries were within 0.1% of one minimum."""
     most = []
-    for seed in range(3):
+    for seed in range(6):
         opt = SurrogateTrustRegion(
             np.random.default_rng(100 + seed).uniform(-4.0, 4.0, 1),
             bounds=[(-5.0, 5.0)],
