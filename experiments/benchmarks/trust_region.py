@@ -25,6 +25,7 @@ from experiments.benchmarks.problems.board import log_gaps, percent_left
 from experiments.benchmarks.problems.runs import Record, Run, record_of
 from experiments.benchmarks.problems.suites import BOXES, SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
+from optimizers.methods.trust_region.portfolio import PortfolioRule
 from optimizers.methods.trust_region.radius import RadiusRule
 from optimizers.methods.trust_region.rules import (
     DesignRule,
@@ -122,6 +123,7 @@ ROWS: dict[str, TrustRegionRules] = {
     "coarser scales for ripples in a subspace": TrustRegionRules(noise=NoiseRule(coarsest=float("inf"))),
     "the finest scales for ripples in a subspace": TrustRegionRules(noise=NoiseRule(descent=0)),
     "a window of 100 for ripples in a subspace": TrustRegionRules(noise=NoiseRule(window=0)),
+    "without samples over ripples": TrustRegionRules(portfolio=PortfolioRule(least=0)),
     "without errors at kinks": TrustRegionRules(noise=NoiseRule(kinks=float("inf"))),
     "without near queries at kinks": TrustRegionRules(geometry=GeometryRule(coverage=0)),
     "without coarser scales on plateaus": TrustRegionRules(noise=NoiseRule(plateaus=0)),

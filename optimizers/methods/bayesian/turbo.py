@@ -16,9 +16,9 @@ from optimizers.core.history import DataAtHand
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_boolean, check_integer, optional, positive_integer, take_options
 from optimizers.core.result import Estimate
-from optimizers.designs import sobol
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp
-from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
+from optimizers.methods.bayesian.thompson import distinct_minimizers, sampled_candidates
+from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
 
 
@@ -155,19 +155,15 @@ class TuRBO(Optimizer):
     def _queries(self, count: int) -> Batch:
         """q minimizers of posterior samples in the regions that have a model."""
         candidates, draws, numbers, undesigned = [], [], [], self._undesigned()
-        d, n, device = self.box.dimension, self._num_candidates, self._x.device
+        n, device = self._num_candidates, self._x.device
         for i, region in enumerate(self.state.regions):
             if region.number in undesigned:
                 continue
             gp, center = self._model(region)
-            lower, upper = region_bounds(center, gp.lengthscales, region.length)
             generator = self._generator(stream=1 + i)
-            unit = sobol(n, d, generator).to(device)
-            uniforms = torch.from_numpy(generator.random((n, d))).to(device)
-            normals = torch.from_numpy(generator.standard_normal((count, n))).to(device)
-            points = perturbed_candidates(center, lower, upper, unit, uniforms, min(20.0 / d, 1.0))
+            points, drawn = sampled_candidates(gp, center, region.length, n, count, generator)
             candidates.append(points)
-            draws.append(gp.draw(points, normals))
+            draws.append(drawn)
             numbers.append(region.number)
         picks = distinct_minimizers(torch.cat(draws, dim=1))
         regions = torch.tensor(numbers, device=device)[picks // n]
@@ -236,14 +232,3 @@ class TuRBO(Optimizer):
         )
         if len(self.state.data):
             self._x = self.state.data.best()
-
-
-def distinct_minimizers(draws: Tensor) -> Tensor:
-    """Returns the column of the least value in each row of ``q x n`` numbers, all different if q ≤ n, shape ``q``."""
-    draws, picks = draws.clone(), []
-    for row in draws:
-        pick = int(row.argmin())
-        picks.append(pick)
-        if len(picks) < draws.shape[1]:
-            draws[:, pick] = math.inf
-    return torch.tensor(picks, device=draws.device)

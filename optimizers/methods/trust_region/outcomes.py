@@ -11,7 +11,8 @@ from torch import Tensor
 
 from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.methods.trust_region.models import ModelBuilder
-from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
+from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Sample, Step
+from optimizers.methods.trust_region.portfolio import Portfolio
 from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.state import TrustRegionState
 
@@ -62,6 +63,10 @@ def update_run(
                 state.data = data.rows(torch.arange(len(data.values) - 1))
                 if known is not None:
                     state.constraints = replace(known, values=known.values[:-1])
+        case Sample():
+            run.portfolio = models.rules.portfolio.sampled(run.portfolio, run.lowest, values, models.box.d)
+            if not run.smoothing and bool((values < run.lowest).any()):  # local steps begin anew there
+                run.radius, run.smoothing, state.fit.fitted_at = first, True, 0
         # With noise in the model, ``settle_by_mean`` judges a step, by the posterior mean of the next model.
         case Step() if not (run.smoothing and succeeded):
             return _update_radius(models, state, plan, asked[0], succeeded)
@@ -80,6 +85,7 @@ def _begin(
     run.run_start = len(data.values) - int(torch.isfinite(values).sum())
     run.radius, run.model_queries, run.hidden_since, run.lowest, state.fit.params = first, 0, None, math.inf, None
     run.restarts += isinstance(plan, Restart)
+    run.portfolio = Portfolio()
     run.smoothing, value_at_start = rules.noise.smooths(run.noisy), math.inf
     if state.constraints is not None:
         state.constraints = replace(state.constraints, price=0.0, wanted=())

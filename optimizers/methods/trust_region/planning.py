@@ -13,7 +13,7 @@ from optimizers.methods.trust_region.lattice import Lattice, unique_rows
 from optimizers.methods.trust_region.local_model import LocalModel
 from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, StepOutcome, settle_by_mean
-from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Step
+from optimizers.methods.trust_region.plans import Design, GeometryQuery, Plan, Repeat, Restart, Sample, Step
 from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.scales import Parabolas
 from optimizers.methods.trust_region.state import Run, TrustRegionState
@@ -134,6 +134,8 @@ class Planner:
                 return self._restart(state) if self._is_asked(state, query.points) else query
             if run.noisy is None and model.noisy:
                 return Repeat(run.center[None])
+            if self._has_portfolio(run) and models.rules.portfolio.wants_sample(run.portfolio, run.smoothing):
+                return self._sample(state)
             if (plan := self._by_powell(state, model, *outcome)) is not None:
                 return plan
             told, outcome = None, NO_STEP  # smoothing has ended: the model is fitted without noise, and follows ripples
@@ -293,6 +295,10 @@ class Planner:
         """Records the last lower value and successful step; ends smoothing over ripples without lower values."""
         run = state.run
         lowest = float(self.models.totals(state, torch.tensor([self.models.best(state, run.run_start)])))
+        counts = run.lowest < math.inf and self._has_portfolio(run)
+        search = ("wide" if isinstance(told, Sample) else "local") if counts else None
+        decrease = max(0.0, run.lowest - lowest)
+        run.portfolio = self.models.rules.portfolio.noted(run.portfolio, decrease, self.queries, search)
         if lowest < run.lowest:
             run.lowest, run.lowest_at = lowest, self.queries
         stepped = isinstance(told, Step) and not outcome.failed
@@ -302,6 +308,18 @@ class Planner:
             run.designed = len(state.data.values)
         if run.smoothing and run.noisy is False and self._stalled(run.lowest_at, self.models.rules.noise.patience):
             run.smoothing, state.fit.fitted_at = False, 0
+
+    def _has_portfolio(self, run: Run) -> bool:
+        """Whether a plain function of a finite box was seen to have ripples."""
+        models = self.models
+        plain = models.constraints is None and models.psi is None and run.repeated_gap == 0.0
+        return plain and models.rules.portfolio.holds(models.box)
+
+    def _sample(self, state: TrustRegionState) -> Sample:
+        data, models, run = state.data, self.models, state.run
+        points, values = data.points[run.run_start :], data.values[run.run_start :]
+        rule, random = models.rules.portfolio, models.random(8)
+        return Sample(rule.sample(models.box, points, values, run.portfolio.region, random))
 
     def _stalled(self, since: int, patience: float) -> bool:
         """Whether ``patience`` queries for each of the model's variables were made after the first ``since``."""

@@ -60,5 +60,12 @@ class Step:
     constraints: Tensor | None = None
 
 
-Plan = Design | Restart | Repeat | GeometryQuery | Step
-PLANS = {plan.__name__: plan for plan in (Design, Restart, Repeat, GeometryQuery, Step)}
+@dataclass(frozen=True)
+class Sample:
+    """A plan to evaluate the minimizers of posterior samples in a wide region, ``q x d_free``."""
+
+    points: Tensor
+
+
+Plan = Design | Restart | Repeat | GeometryQuery | Step | Sample
+PLANS = {plan.__name__: plan for plan in (Design, Restart, Repeat, GeometryQuery, Step, Sample)}

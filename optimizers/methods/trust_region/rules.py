@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.portfolio import PortfolioRule
 from optimizers.methods.trust_region.radius import RadiusRule
 from optimizers.methods.trust_region.residuals import ResidualModel
 from optimizers.methods.trust_region.scales import ScaleRule
@@ -401,6 +402,7 @@ class TrustRegionRules:
     geometry: GeometryRule = GeometryRule()
     exploration: ExplorationRule = ExplorationRule()
     noise: NoiseRule = NoiseRule()
+    portfolio: PortfolioRule = PortfolioRule()
     failures: FailureRule = FailureRule()
     restart: RestartRule = RestartRule()
     model: ModelRule = ModelRule()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.plans import Plan
+from optimizers.methods.trust_region.portfolio import Portfolio
 from optimizers.methods.trust_region.radius import Radius
 from surrogates.pinned.prior import Hyperparameters
 
@@ -74,6 +75,7 @@ class Run:
             over or belonged to a design.
         designed: the number of queries that had succeeded after the last design.
         restarts: the number of restarts before this run.
+        portfolio: the shares of local steps and samples.
     """
 
     radius: Radius
@@ -91,6 +93,7 @@ class Run:
     stepped_at: int = 0
     designed: int = 0
     restarts: int = 0
+    portfolio: Portfolio = Portfolio()
 
     @property
     def follows(self) -> bool:

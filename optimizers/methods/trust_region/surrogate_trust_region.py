@@ -30,7 +30,7 @@ from optimizers.methods.trust_region.given import add_evaluations, begin, fit_ra
 from optimizers.methods.trust_region.models import ModelBuilder
 from optimizers.methods.trust_region.outcomes import NO_STEP, update_run
 from optimizers.methods.trust_region.planning import Planner
-from optimizers.methods.trust_region.plans import PLANS, Design, GeometryQuery, Plan, Repeat, Step
+from optimizers.methods.trust_region.plans import PLANS, Design, GeometryQuery, Plan, Repeat, Sample, Step
 from optimizers.methods.trust_region.rules import RESIDUAL_RULES, ConstraintRule, TrustRegionRules
 from optimizers.methods.trust_region.scales import parse_scale, power_of_two
 from optimizers.methods.trust_region.state import ConstraintData, Data, Fit, Run, TrustRegionState
@@ -68,10 +68,12 @@ class SurrogateTrustRegion(Optimizer):
 
     **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
     evaluation fails, f is treated as noisy. If they agree, f has ripples, and the model smooths over them until the
-    search reaches their scale, or has found no lower value for some time. If steps keep failing after that, f is rough,
-    and a new run begins. For noisy values, ``x`` is the query of least posterior mean, while ``best_x`` is always the
-    query of the least value. When noise hides how f varies at the scale of the search, the run makes 20 more queries
-    per variable, which averages out noise; then a new run begins elsewhere.
+    search reaches their scale, or has found no lower value for some time. Until then, at least a third of the queries
+    are posterior samples in a wide region of a finite box, as in TuRBO, and at least a third are local steps; the rest
+    belongs to the search that gains more. If steps keep failing after that, f is rough, and a new run begins. For noisy
+    values, ``x`` is the query of least posterior mean, while ``best_x`` is always the query of the least value. When
+    noise hides how f varies at the scale of the search, the run makes 20 more queries per variable, which averages out
+    noise; then a new run begins elsewhere.
 
     **History.** A run with a history begins at the best given point that is feasible and in the bounds. The given
     points replace queries of the design. If x0 is given too, it is evaluated first. The model uses points outside the
@@ -136,7 +138,7 @@ class SurrogateTrustRegion(Optimizer):
 
     method = "trust_region"
     has_model = takes_variances = True
-    version = 12
+    version = 13
     takes_integers = True
     state: TrustRegionState
 
@@ -291,17 +293,21 @@ class SurrogateTrustRegion(Optimizer):
         return min(len(self._planned().points), self.remaining - kept)
 
     def _ask(self) -> Batch:
+        return self._asked(self._next_queries())
+
+    def _asked(self, most: int) -> Batch:
+        """The planned batch, of at most this number of points."""
         plan = self._planned()
         info: dict[str, Any] = {"kind": type(plan).__name__, "plan_id": self.state.plan_id, "told": self.queries}
         info["design"] = isinstance(plan, Design) and plan.begins
-        return self._points_batch(self._box.whole(plan.points[: self._next_queries()]), info=info)
+        return self._points_batch(self._box.whole(plan.points[:most]), info=info)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
         state, box = self.state, self._box
         if any(batch.info["kind"] in ("Design", "Restart", "Repeat") for batch in pending):
             return None
         if not any(batch.info["plan_id"] == state.plan_id for batch in pending):
-            return self._ask() if isinstance(self._planned(), Step | GeometryQuery) else None
+            return self._asked(spare) if isinstance(self._planned(), Step | GeometryQuery | Sample) else None
         out = torch.cat([box.part(cast(Tensor, batch.explicit)) for batch in pending])
         try:
             points = box.rounded(self._models.informative_points(state, out))
@@ -355,7 +361,7 @@ class SurrogateTrustRegion(Optimizer):
             if not state.plan_id:
                 best = models.best(state) if sizes is None else state.nearest(box.part(self._to_search(self.best_x)))
                 state.plan = begin(self._planner, state, best, box.rounded(box.part(self._x)[None])[0])
-            elif isinstance(state.plan, Step | GeometryQuery) and not self.pending:
+            elif isinstance(state.plan, Step | GeometryQuery | Sample) and not self.pending:
                 best, run = models.best(state, state.run.run_start), state.run
                 if best != run.center_index and not run.smoothing:
                     fit_radius(self._planner, state, best)

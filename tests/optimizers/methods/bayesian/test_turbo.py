@@ -7,7 +7,7 @@ from experiments.workloads.problems import standard_problem
 from optimizers import TuRBO, minimize
 from optimizers.designs import sobol
 from optimizers.methods.bayesian.local_gp import LENGTHSCALES, NOISES, OUTPUTSCALES, fit_local_gp, maximize_acquisition
-from optimizers.methods.bayesian.turbo import distinct_minimizers
+from optimizers.methods.bayesian.thompson import distinct_minimizers
 from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
 from optimizers.prox import Ridge
 from optimizers.seeding import seeded
@@ -311,7 +311,7 @@ def test_beats_random_search(name):
 
 
 @pytest.mark.slip(
-    "optimizers/methods/bayesian/turbo.py",
+    "optimizers/methods/bayesian/thompson.py",
     "min(20.0 / d, 1.0))",
     "min(d / 20.0, 1.0))",
     "p = min(d/20, 1), not min(20/d, 1) (Eriksson et al., Supp. D)",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from optimizers import SurrogateTrustRegion, run
+from optimizers.methods.trust_region.portfolio import PortfolioRule
 from optimizers.methods.trust_region.rules import GeometryRule, NoiseRule, TrustRegionRules
 from optimizers.subproblems.region import Region
 from surrogates.pinned.engine import PinnedData, ShapeSearch
@@ -47,7 +48,8 @@ def test_equal_values_of_a_symmetric_function_are_no_steps():
     def f(x):
         return float((x.sum() - 6.0) ** 2 + 50.0 * (x.prod() - 1.0) ** 2)
 
-    opt, kinds = SurrogateTrustRegion([0.5] * 5, bounds=[(-5.0, 5.0)] * 5, max_queries=60), []
+    rules = TrustRegionRules(portfolio=PortfolioRule(least=0))
+    opt, kinds = SurrogateTrustRegion([0.5] * 5, bounds=[(-5.0, 5.0)] * 5, max_queries=60, rules=rules), []
     while not opt.stopped:
         batch = opt.ask()
         kinds.append(batch.info["kind"])

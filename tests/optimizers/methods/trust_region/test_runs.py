@@ -11,6 +11,7 @@ from experiments.workloads.more_wild import problems
 from optimizers import ReturnedConstraints, Space, SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.planning import Planner
 from optimizers.methods.trust_region.plans import Restart, Step
+from optimizers.methods.trust_region.portfolio import PortfolioRule
 from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.rules import DesignRule, GeometryRule, ModelRule, NoiseRule, TrustRegionRules
 
@@ -166,7 +167,7 @@ def test_a_run_that_only_fails_on_a_rough_function_ends(integers, constrained):
     start[:integers] = 3.0
     ended, asked = {1.5: 20 * d, math.inf: 20 * d}, []
     for fruitless in (1.5, math.inf):
-        rules = TrustRegionRules(noise=NoiseRule(fruitless=fruitless))
+        rules = TrustRegionRules(noise=NoiseRule(fruitless=fruitless), portfolio=PortfolioRule(least=0))
         opt = SurrogateTrustRegion(start, bounds=space, max_queries=20 * d, seed=0, rules=rules, constraints=limits)
         followed, seen = 0, []
         while not opt.stopped:
