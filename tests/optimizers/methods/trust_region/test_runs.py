@@ -61,10 +61,11 @@ def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
 
     Which minimum a run follows, and when, is a matter of rounding: one run of seven may be on its way there at the end.
     """
-    values, slopes = [], []
+    values, slopes, rules = [], [], TrustRegionRules(portfolio=PortfolioRule(least=0))
     for seed in range(7):
         start = np.random.default_rng(seed).uniform(-4.0, 4.0, 3)
-        opt, smoothed = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 3, max_queries=100, seed=seed), set()
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 3, max_queries=100, seed=seed, rules=rules)
+        smoothed = set()
         while not opt.stopped:
             batch = opt.ask()
             opt.tell(batch, [float(((x - 0.5) ** 2 + 1.0 - torch.cos(20.0 * (x - 0.5))).sum()) for x in batch.points()])
