@@ -134,7 +134,7 @@ class Planner:
                 return self._restart(state) if self._is_asked(state, query.points) else query
             if run.noisy is None and model.noisy:
                 return Repeat(run.center[None])
-            if self._has_portfolio(run) and models.rules.portfolio.wants_sample(run.portfolio, run.smoothing):
+            if self._has_portfolio(run) and self._wants_sample(state):
                 return self._sample(state)
             if (plan := self._by_powell(state, model, *outcome)) is not None:
                 return plan
@@ -314,6 +314,11 @@ class Planner:
         models = self.models
         plain = models.constraints is None and models.psi is None and run.repeated_gap == 0.0
         return plain and models.rules.portfolio.holds(models.box)
+
+    def _wants_sample(self, state: TrustRegionState) -> bool:
+        values, run = state.data.values[state.run.run_start :], state.run
+        mean_decrease = float(values[0] - values.min()) / len(values)
+        return self.models.rules.portfolio.wants_sample(run.portfolio, run.smoothing, mean_decrease)
 
     def _sample(self, state: TrustRegionState) -> Sample:
         data, models, run = state.data, self.models, state.run

@@ -67,7 +67,8 @@ class PortfolioRule:
     Attributes:
         least: each search has at least this share of a run's queries since ripples were seen. The rest belongs to the
             search whose last queries lowered the least value more. 0: no samples.
-        late: the least share of the samples when the model follows the ripples.
+        late: the least share of the samples while local steps make progress, and when the model follows the ripples.
+        progress: local steps make progress if their gain is at least this fraction of the mean decrease by a query.
         batch: the number of samples that are queried as one batch.
         memory: a search's gain is the mean over about this number of its last queries.
         recent: the process is fitted to the best and the last queries of the run, at most this number.
@@ -78,6 +79,7 @@ class PortfolioRule:
 
     least: float = 0.33
     late: float = 0.1
+    progress: float = 0.1
     batch: int = 5
     memory: float = 10
     recent: int = 300
@@ -90,11 +92,17 @@ class PortfolioRule:
         continuous = 1 < box.d <= self.most and not box.has_integers
         return self.least > 0 and continuous and bool(torch.isfinite(box.sides).all())
 
-    def wants_sample(self, portfolio: Portfolio, smoothing: bool) -> bool:
-        """Whether samples have the next queries; ``smoothing``: whether the model smooths over the ripples."""
+    def wants_sample(self, portfolio: Portfolio, smoothing: bool, mean_decrease: float) -> bool:
+        """Whether samples have the next queries.
+
+        Args:
+            portfolio: the state.
+            smoothing: whether the model smooths over the ripples.
+            mean_decrease: the mean decrease of the run's least value by one of its queries.
+        """
         local, wide = portfolio.local, portfolio.wide
-        count = local.queries + wide.queries
-        if wide.queries < (self.least if smoothing else self.late) * (count + self.batch):
+        count, stalled = local.queries + wide.queries, local.gain < self.progress * mean_decrease
+        if wide.queries < (self.least if smoothing and stalled else self.late) * (count + self.batch):
             return True
         return local.queries >= self.least * (count + 1) and wide.gain > local.gain
 
