@@ -65,8 +65,6 @@ def update_run(
                     state.constraints = replace(known, values=known.values[:-1])
         case Sample():
             run.portfolio = models.rules.portfolio.sampled(run.portfolio, run.lowest, values, models.box.d)
-            if not run.smoothing and bool((values < run.lowest).any()):  # local steps begin anew there
-                run.radius, run.smoothing, state.fit.fitted_at = first, True, 0
         # With noise in the model, ``settle_by_mean`` judges a step, by the posterior mean of the next model.
         case Step() if not (run.smoothing and succeeded):
             return _update_radius(models, state, plan, asked[0], succeeded)

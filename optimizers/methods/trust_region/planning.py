@@ -310,15 +310,15 @@ class Planner:
             run.smoothing, state.fit.fitted_at = False, 0
 
     def _has_portfolio(self, run: Run) -> bool:
-        """Whether a plain function of a finite box was seen to have ripples."""
+        """Whether the model smooths over ripples of a plain function of a finite box."""
         models = self.models
-        plain = models.constraints is None and models.psi is None and run.repeated_gap == 0.0
+        plain = models.constraints is None and models.psi is None and run.smoothing and run.repeated_gap == 0.0
         return plain and models.rules.portfolio.holds(models.box)
 
     def _wants_sample(self, state: TrustRegionState) -> bool:
         values, run = state.data.values[state.run.run_start :], state.run
         mean_decrease = float(values[0] - values.min()) / len(values)
-        return self.models.rules.portfolio.wants_sample(run.portfolio, run.smoothing, mean_decrease)
+        return self.models.rules.portfolio.wants_sample(run.portfolio, mean_decrease)
 
     def _sample(self, state: TrustRegionState) -> Sample:
         data, models, run = state.data, self.models, state.run

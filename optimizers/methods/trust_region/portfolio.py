@@ -67,7 +67,7 @@ class PortfolioRule:
     Attributes:
         least: each search has at least this share of a run's queries since ripples were seen. The rest belongs to the
             search whose last queries lowered the least value more. 0: no samples.
-        late: the least share of the samples while local steps make progress, and when the model follows the ripples.
+        few: the least share of the samples while local steps make progress.
         progress: local steps make progress if their gain is at least this fraction of the mean decrease by a query.
         batch: the number of samples that are queried as one batch.
         memory: a search's gain is the mean over about this number of its last queries.
@@ -78,7 +78,7 @@ class PortfolioRule:
     """
 
     least: float = 0.33
-    late: float = 0.1
+    few: float = 0.1
     progress: float = 0.1
     batch: int = 5
     memory: float = 10
@@ -92,17 +92,16 @@ class PortfolioRule:
         continuous = 1 < box.d <= self.most and not box.has_integers
         return self.least > 0 and continuous and bool(torch.isfinite(box.sides).all())
 
-    def wants_sample(self, portfolio: Portfolio, smoothing: bool, mean_decrease: float) -> bool:
+    def wants_sample(self, portfolio: Portfolio, mean_decrease: float) -> bool:
         """Whether samples have the next queries.
 
         Args:
             portfolio: the state.
-            smoothing: whether the model smooths over the ripples.
             mean_decrease: the mean decrease of the run's least value by one of its queries.
         """
         local, wide = portfolio.local, portfolio.wide
         count, stalled = local.queries + wide.queries, local.gain < self.progress * mean_decrease
-        if wide.queries < (self.least if smoothing and stalled else self.late) * (count + self.batch):
+        if wide.queries < (self.least if stalled else self.few) * (count + self.batch):
             return True
         return local.queries >= self.least * (count + 1) and wide.gain > local.gain
 

@@ -42,20 +42,19 @@ def test_a_gain_is_a_mean_with_weights_that_fall():
 
 
 @pytest.mark.parametrize(
-    ("local", "wide", "smoothing", "mean", "expected"),
+    ("local", "wide", "mean", "expected"),
     [
-        (1.0, 2.0, True, 1.0, 0.67),
-        (2.0, 1.0, True, 1.0, 0.1),
-        (2.0, 1.0, True, 30.0, 0.33),
-        (2.0, 1.0, False, 30.0, 0.1),
-        (0.0, 0.0, True, 1.0, 0.33),
+        (1.0, 2.0, 1.0, 0.67),
+        (2.0, 1.0, 1.0, 0.1),
+        (2.0, 1.0, 30.0, 0.33),
+        (0.0, 0.0, 1.0, 0.33),
     ],
 )
-def test_the_search_that_gains_more_has_what_is_not_reserved(local, wide, smoothing, mean, expected):
+def test_the_search_that_gains_more_has_what_is_not_reserved(local, wide, mean, expected):
     """A third is reserved for samples while local steps gain less than a tenth of the mean decrease, else a tenth."""
     rule, known = PortfolioRule(), Portfolio()
     for _ in range(300):
-        samples = rule.wants_sample(known, smoothing, mean)
+        samples = rule.wants_sample(known, mean)
         name, count, gain = ("wide", rule.batch, wide) if samples else ("local", 1, local)
         known = rule.noted(known, count * gain, known.noted_at + count, name)
         queries = known.local.queries + known.wide.queries
