@@ -68,11 +68,12 @@ class SurrogateTrustRegion(Optimizer):
 
     **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
     evaluation fails, f is treated as noisy. If they agree, f has ripples, and the model smooths over them until the
-    search reaches their scale, or has found no lower value for some time. Local steps share the queries with posterior
-    samples in a wide region of a finite box, as in TuRBO; the search that gains more has more queries. If steps keep
-    failing after that, f is rough, and a new run begins. For noisy values, ``x`` is the query of least posterior mean,
-    while ``best_x`` is always the query of the least value. When noise hides how f varies at the scale of the search,
-    the run makes 20 more queries per variable, which averages out noise; then a new run begins elsewhere.
+    search reaches their scale, or has found no lower value for some time. Meanwhile, local steps share the queries with
+    posterior samples in a wide region of a finite box, as in TuRBO; the search that gains more has more queries. If
+    steps keep failing after that, f is rough, and a new run begins. For noisy values, ``x`` is the query of least
+    posterior mean, while ``best_x`` is always the query of the least value. When noise hides how f varies at the scale
+    of the search, the run makes 20 more queries per variable, which averages out noise; then a new run begins
+    elsewhere.
 
     **History.** A run with a history begins at the best given point that is feasible and in the bounds. The given
     points replace queries of the design. If x0 is given too, it is evaluated first. The model uses points outside the
