@@ -62,7 +62,7 @@ class PortfolioRule:
 
     Samples are made as in TuRBO (Eriksson et al., 2019): they are points of least value of posterior samples of a
     Gaussian process with a lengthscale for each variable, in a box about the run's best query. (Not with a prox,
-    constraints, residuals, integers, infinite sides or one variable.)
+    constraints, residuals, integers, infinite sides, one variable or ``noise=0``.)
 
     Attributes:
         least: each search has at least this share of a run's queries since ripples were seen. The rest belongs to the

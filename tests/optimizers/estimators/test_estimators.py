@@ -113,7 +113,7 @@ def test_a_failed_query_leaves_with_its_pair_whatever_its_value(name):
 
 
 AMONG_FAILURES = ("normal", "coordinate", "sphere-central", "orthonormal-central", "raw", "raw-antithetic")
-"""Of each rule of who leaves with a failed query, and of each kind of direction; the rest is slow."""
+"""Each rule for failed queries and each kind of direction has a case here; all other cases are slow."""
 
 
 @pytest.mark.parametrize(

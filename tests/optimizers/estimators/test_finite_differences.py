@@ -19,7 +19,7 @@ from tests.optimizers.estimators.functions import (
 )
 
 MEANS = (("normal", "forward"), ("coordinate", "forward"), ("orthonormal", "forward"), ("sphere", "central"))
-"""Of each scheme and of each kind of direction; the rest is slow."""
+"""Each scheme and each kind of direction has a case here; all other cases are slow."""
 
 
 @pytest.mark.parametrize(
